@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from reward_models.encoders.evidence import PassageChoice
 from reward_models.kinds.base import GlobalAttention
@@ -29,8 +30,8 @@ class RewardBatchConfig:
     """
 
     batch_size: int = 24
-    micro_batch_size: int | None = None
-    eval_batch_size: int = 32
+    micro_batch_size: Annotated[int | None, harmless] = None
+    eval_batch_size: Annotated[int, harmless] = 32
 
     def __post_init__(self) -> None:
         if min(self.batch_size, self.eval_batch_size, self.micro_batch_size or 1) < 1:
@@ -67,8 +68,8 @@ class RewardModelConfig:
     kind: str
     optimizer: OptimizerConfig
     batches: RewardBatchConfig = RewardBatchConfig()
-    epochs: int | None = None
-    steps: int | None = None
+    epochs: Annotated[int | None, harmless] = None
+    steps: Annotated[int | None, harmless] = None
     max_length: int = 2048
     global_attention: GlobalAttention = "none"
     min_span_words: int | None = None

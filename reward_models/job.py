@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, harmless
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
@@ -43,15 +43,15 @@ class TrainRewardModel(TrainingRun["Assembled"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
+    data: InputFile
     model: ModelName
     reward_model: RewardModelConfig
     taxonomy: Taxonomy = QA_FEEDBACK
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     held_out: float = 0.1
     completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
     segmenter: str = DEFAULT_SEGMENTER
-    checkpoint_every: int | None = 200
+    checkpoint_every: Annotated[int | None, harmless] = 200
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
 
@@ -17,8 +18,8 @@ class WriteGoldAnswers:
         output: the outputs, JSON lines.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
 
     def run(self) -> None:
         """Write them.

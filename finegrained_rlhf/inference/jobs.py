@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import DataName, ModelName
+from finegrained_rlhf.core.markers import DataName, InputFile, ModelName, OutputFile, TokenizerName, harmless
 from finegrained_rlhf.core.records import Decoding
 from finegrained_rlhf.inference.config import DecodingConfig, sampling
 from finegrained_rlhf.inference.generator import Answering
@@ -41,7 +41,7 @@ class AnswersPrompts:
     """
 
     max_new_tokens: int = 200
-    batch_size: int = 16
+    batch_size: Annotated[int, harmless] = 16
     seed: int = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
@@ -72,7 +72,7 @@ class Generate(AnswersPrompts):
 
     checkpoint: ModelName
     input: DataName
-    output: str
+    output: OutputFile
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     best_of: int = 1
     reward: RewardConfig | None = None
@@ -119,7 +119,7 @@ class SampleOutputs(AnswersPrompts):
 
     checkpoint: ModelName
     data: DataName
-    output: str
+    output: OutputFile
     samples: int = 4
     temperature: float = 0.7
     top_k: int = 20
@@ -178,10 +178,10 @@ class Evaluate(AnswersPrompts):
     every_process: ClassVar[bool] = True
 
     data: DataName
-    output: str
+    output: OutputFile
     checkpoint: ModelName | None = None
-    outputs: str | None = None
-    tokenizer: ModelName | None = None
+    outputs: InputFile | None = None
+    tokenizer: TokenizerName | None = None
     reward: RewardConfig | None = None
     oracle: ResponseMonitor | None = None
     best_of: int = 1

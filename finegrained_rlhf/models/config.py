@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, harmless
 from finegrained_rlhf.models.weights.files import check_adapter, check_backbone, check_language_model
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class PolicyConfig:
 
     path: ModelName
     lora: LoraConfig | None = None
-    adapter: str | None = None
-    gradient_checkpointing: bool = False
+    adapter: InputFile | None = None
+    gradient_checkpointing: Annotated[bool, harmless] = False
     revision: str | None = None
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
 

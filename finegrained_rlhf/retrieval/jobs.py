@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputDirectory, OutputFile, harmless
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
@@ -37,8 +38,8 @@ class BuildIndex:
         retriever: what to build.
     """
 
-    corpus: str
-    output_dir: str
+    corpus: CorpusPath
+    output_dir: OutputDirectory
     retriever: RetrieverConfig = field(default_factory=Bm25Config)
 
     def run(self) -> None:
@@ -83,14 +84,14 @@ class Search:
         retriever: settings that the index must have been built with; by default those that it has.
     """
 
-    index: str
+    index: IndexPath
     queries: Sequence[str] = ()
-    input: str | None = None
-    output: str = _STREAM
+    input: InputFile | None = None
+    output: OutputFile = _STREAM
     k: int = 10
-    corpus: str | None = None
+    corpus: CorpusPath | None = None
     name: str = "finegrained_rlhf"
-    batch_size: int = 64
+    batch_size: Annotated[int, harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
 
     def __post_init__(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.core.records import ImportanceWeights, Rollout, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode, importance_weights
 
@@ -61,7 +62,7 @@ class RolloutConfig:
     temperature: float = 0.7
     top_k: int = 20
     top_p: float = 1.0
-    prompts_per_batch: int | None = None
+    prompts_per_batch: Annotated[int | None, harmless] = None
     logprobs: LogprobSource = "auto"
     engine: EngineKind = "auto"
     importance_cap: float | None = None

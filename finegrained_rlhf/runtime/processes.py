@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.runtime import launcher
 from finegrained_rlhf.runtime.sharding.ownership import buckets
 
@@ -49,10 +50,10 @@ class ProcessConfig:
     """
 
     precision: str = "fp32"
-    threads: int | None = None
-    timeout_s: float = 1800.0
-    cudnn_attention: bool = False
-    sharding: str = "none"
+    threads: Annotated[int | None, harmless] = None
+    timeout_s: Annotated[float, harmless] = 1800.0
+    cudnn_attention: Annotated[bool, harmless] = False
+    sharding: Annotated[str, harmless] = "none"
 
     def __post_init__(self) -> None:
         if self.precision not in ("fp32", "bf16"):

@@ -14,10 +14,11 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.exports import public_path
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, harmless
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -54,17 +55,17 @@ class TrainingRun(ABC, Generic[Built]):
     shards_weights: ClassVar[bool] = False
     export: ClassVar[str] = "policy"
 
-    output_dir: str
+    output_dir: OutputDirectory
     seed: int = 0
-    total_steps: int | None = None
-    validate_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 2
-    patience: int | None = None
-    resume: str = "auto"
-    resume_changed: Literal["refuse", "allow"] = "refuse"
+    total_steps: Annotated[int | None, harmless] = None
+    validate_every: Annotated[int | None, harmless] = None
+    checkpoint_every: Annotated[int | None, harmless] = None
+    keep_checkpoints: Annotated[int, harmless] = 2
+    patience: Annotated[int | None, harmless] = None
+    resume: Annotated[Literal["auto", "never"] | InputFile, harmless] = "auto"
+    resume_changed: Annotated[Literal["refuse", "allow"], harmless] = "refuse"
     processes: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
-    tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
+    tracking: Annotated[TrackingConfig, harmless] = dataclasses.field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         if self.processes.sharding == "full" and not self.shards_weights:

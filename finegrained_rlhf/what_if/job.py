@@ -8,6 +8,7 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Reweigh:
 
     def __init__(
         self,
-        run: str,
+        run: InputFile,
         reward: RewardChange | None = None,
         steps: Sequence[int] | None = None,
         examples: int = 3,
-        output: str | None = None,
+        output: OutputFile | None = None,
     ) -> None:
         if examples < 0:
             raise ConfigError(f"examples must be at least 0, got {examples}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
@@ -88,8 +89,8 @@ class SplitFeedback:
         seed: of the split.
     """
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
     folds: int = 5
     tuning: float = 0.125
     sizes: Sequence[int] = ()

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.feedback.labels.segments import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
@@ -205,7 +206,7 @@ class InspectFeedback:
         completeness: how completeness pairs are made.
     """
 
-    data: str
+    data: InputFile
     taxonomy: Taxonomy = QA_FEEDBACK
     format: ReportFormat = "table"
     segmenter: str = DEFAULT_SEGMENTER

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
@@ -156,8 +157,8 @@ class MakeIntermediateFeedback:
         segmenter: `english`, `rules` or the name of an installed spaCy pipeline.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
     copies: int = 1
     rate: float = 0.4
     seed: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_rlhf.core.files import atomic_directory
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import ModelName, OutputDirectory
 from finegrained_rlhf.core.seeding import seed_everything
 from reward_models.kinds import KINDS, kind_named
 from reward_models.record import RewardModelRecord
@@ -25,7 +25,7 @@ class MakeTinyRewardModels:
     """
 
     encoder: ModelName
-    output_dir: str
+    output_dir: OutputDirectory
     kinds: Sequence[str] = tuple(KINDS)
     seed: int = 0
 

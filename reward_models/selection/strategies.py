@@ -16,7 +16,7 @@ import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class DriftSelection(_ByModels):
         name: in the items.
     """
 
-    before: str
-    drift: str | None = None
+    before: InputFile
+    drift: InputFile | None = None
     name: str = "drift"
 
     def order(self, items: Sequence[AnsweredQuestion]) -> list[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from reward_models.kinds import kind_named, kinds_of
@@ -38,15 +38,15 @@ class EvaluateRewardModel:
     every_process: ClassVar[bool] = True
 
     path: ModelName
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
     items: str | None = None
     kind: str | None = None
     taxonomy: Taxonomy = QA_FEEDBACK
     matching: Matching | None = None
     min_span_words: int | None = None
     segmenter: str | None = None
-    batch_size: int = 32
+    batch_size: Annotated[int, harmless] = 32
     processes: ProcessConfig = ProcessConfig()
 
     def __post_init__(self) -> None:

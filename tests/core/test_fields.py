@@ -12,23 +12,15 @@ import pytest
 from finegrained_rlhf.core import fields
 from finegrained_rlhf.core.fields import (
     MISSING,
-    DataName,
-    ModelName,
-    Reads,
-    Seed,
     Unwritable,
-    above,
-    at_least,
-    at_most,
-    below,
     filled,
-    marker,
     problem_of_value,
     settings_of,
     takes_any,
     takes_text,
     written,
 )
+from finegrained_rlhf.core.markers import DataName, ModelName, Reads, Seed, above, at_least, at_most, below, marker
 
 Count = Annotated[int, at_least(1)]
 Share = Annotated[float, at_least(0), at_most(1)]

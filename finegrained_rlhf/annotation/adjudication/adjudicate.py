@@ -11,6 +11,7 @@ from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import Annotation, annotations_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
@@ -34,11 +35,11 @@ class Adjudicate:
         segmenter: cuts answers as the reward models will.
     """
 
-    annotations: str
-    tasks: str
-    output: str
+    annotations: InputFile
+    tasks: InputFile
+    output: OutputFile
     how: Adjudication = "majority"
-    expert: str | None = None
+    expert: InputFile | None = None
     provenance: bool = True
     segmenter: str = DEFAULT_SEGMENTER
 

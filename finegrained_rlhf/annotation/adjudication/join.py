@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
@@ -24,8 +25,8 @@ class JoinFeedback:
         taxonomy: what was marked.
     """
 
-    data: Sequence[str]
-    output: str
+    data: Sequence[InputFile]
+    output: OutputFile
     taxonomy: Taxonomy = QA_FEEDBACK
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import annotations_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_text
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.labels.segments import SegmentRule
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
@@ -41,10 +42,10 @@ class MeasureAgreement:
         seed: of the resampling.
     """
 
-    annotations: str
-    tasks: str
-    output: str
-    qualification: str | None = None
+    annotations: InputFile
+    tasks: InputFile
+    output: OutputFile
+    qualification: InputFile | None = None
     segmenter: str = DEFAULT_SEGMENTER
     draws: int = 1000
     shown: int = 100

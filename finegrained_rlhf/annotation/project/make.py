@@ -17,6 +17,7 @@ from finegrained_rlhf.annotation.project.suggestions import SpanSuggester
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_text
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import cut_passages
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
@@ -57,14 +58,14 @@ class MakeAnnotationTasks:
         seed: of everything random.
     """
 
-    outputs: str
-    output_dir: str
+    outputs: InputFile
+    output_dir: OutputDirectory
     annotators: Sequence[str]
     project: str | None = None
     tool: str = "page"
     taxonomy: Taxonomy = QA_FEEDBACK
     overlap: float = 0.1
-    qualification: str | None = None
+    qualification: InputFile | None = None
     count: int | None = None
     select: ItemSelection = field(default_factory=RandomSelection)
     random_share: float = 0.3

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
@@ -47,7 +48,7 @@ class SuggestByJudge:
 
     remote: RemoteConfig
     model: str
-    cache_file: str
+    cache_file: OutputFile
     max_tokens: int = 1024
     version: str = "1"
 

@@ -16,6 +16,7 @@ from finegrained_rlhf.annotation.readers.base import PublicReading
 from finegrained_rlhf.core.checks import as_list, as_object, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
@@ -38,7 +39,7 @@ class FavaBench:
             where there are.
     """
 
-    data: str
+    data: InputFile
 
     def read(self) -> PublicReading:
         """See `PublicFeedback.read`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from finegrained_rlhf.annotation.readers.base import PublicReading
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
 COLUMNS = ("system", "doc", "seg_id", "rater", "source", "target", "category", "severity")
@@ -32,7 +33,7 @@ class MqmSpans:
         data: TSV FILE with a head.
     """
 
-    data: str
+    data: InputFile
 
     def read(self) -> PublicReading:
         """See `PublicFeedback.read`."""

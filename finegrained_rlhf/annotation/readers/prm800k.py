@@ -13,6 +13,7 @@ from finegrained_rlhf.annotation.readers.base import PublicReading
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
 RATINGS = {-1: "Incorrect", 0: "No-progress", 1: None}
@@ -33,7 +34,7 @@ class Prm800k:
         screening: take the screening and quality-control questions too.
     """
 
-    data: str
+    data: InputFile
     screening: bool = False
 
     def read(self) -> PublicReading:

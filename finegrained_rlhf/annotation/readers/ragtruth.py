@@ -16,6 +16,7 @@ from finegrained_rlhf.annotation.reading.spans import located
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
@@ -36,7 +37,7 @@ class RagTruth:
         split: `train` or `test`; None takes both.
     """
 
-    responses: str
+    responses: InputFile
     sources: str
     split: str | None = None
 

@@ -18,6 +18,7 @@ from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
@@ -60,19 +61,19 @@ class EvaluateRewrites:
         progress: show bars.
     """
 
-    data: str | RewriteData
-    index: str
-    output: str
+    data: InputFile | RewriteData
+    index: IndexPath
+    output: OutputFile
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
     baselines: Sequence[QueryKind] = ("question", "context", "rewrite")
-    rewrites: Mapping[str, str] = field(default_factory=dict)
-    corpus: str | None = None
+    rewrites: Mapping[str, InputFile] = field(default_factory=dict)
+    corpus: CorpusPath | None = None
     k: int = 100
     metrics: RankingMetrics = field(default_factory=RankingMetrics)
     unindexed_gold: UnindexedGold = "error"
-    runs: str | None = None
-    scai_runs: str | None = None
-    per_question: str | None = None
+    runs: OutputDirectory | None = None
+    scai_runs: OutputDirectory | None = None
+    per_question: OutputFile | None = None
     comparison: CompareSystems | None = field(default_factory=CompareSystems)
     progress: bool = True
 

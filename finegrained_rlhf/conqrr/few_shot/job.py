@@ -19,6 +19,7 @@ from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class RewriteFewShot:
         max_new_tokens: longest answer.
     """
 
-    data: str | RewriteData
-    output: str
+    data: InputFile | RewriteData
+    output: OutputFile
     writer: PromptWriter
     demonstrations: str | RewriteData | None = None
     few_shot: FewShotConfig = field(default_factory=FewShotConfig)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import ModelName, OutputFile
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
@@ -98,7 +98,7 @@ class EndpointWriter:
 
     remote: RemoteConfig
     model: str
-    cache_file: str
+    cache_file: OutputFile
     temperature: float = 0.0
     version: str = "1"
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 from finegrained_rlhf.conqrr.labels.files import read_labels
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_rewrites
@@ -18,6 +18,7 @@ from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputFile, harmless
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
@@ -47,15 +48,15 @@ class MakeQuestionDprData:
         retriever: settings that the index must have been built with; by default those that it has.
     """
 
-    data: str | RewriteData
-    index: str
-    corpus: str
-    output: str
-    labels: str | None = None
+    data: InputFile | RewriteData
+    index: IndexPath
+    corpus: CorpusPath
+    output: OutputFile
+    labels: InputFile | None = None
     query: QueryKind = "context"
-    rewrites: str | None = None
+    rewrites: InputFile | None = None
     negatives: int = 30
-    batch_size: int = 64
+    batch_size: Annotated[int, harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
 
     def __post_init__(self) -> None:

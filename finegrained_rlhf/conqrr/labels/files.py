@@ -17,6 +17,7 @@ from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import PassageLabel
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, sha256_of, write_json, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.corpus import Corpus
@@ -42,11 +43,11 @@ class LabelPassages:
         progress: show bars.
     """
 
-    data: str | RewriteData
-    corpus: str
-    index: str
-    cache: str
-    output: str | None = None
+    data: InputFile | RewriteData
+    corpus: CorpusPath
+    index: IndexPath
+    cache: OutputDirectory
+    output: OutputFile | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
     labelling: LabelConfig = field(default_factory=LabelConfig)
     progress: bool = True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.conqrr.readers.canard import canard_passages
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class WriteCanardCorpus:
         output: the corpus, JSON lines with `id`, `text` (the answer) and `title` (article, section).
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
 
     def run(self) -> None:
         """Write it.

@@ -18,6 +18,7 @@ from finegrained_rlhf.conqrr.readers.trec.cast import read_cast
 from finegrained_rlhf.conqrr.readers.trec.cast22 import read_cast22
 from finegrained_rlhf.conqrr.readers.trec.ikat import read_ikat
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile
 
 Format = Literal["jsonl", "qrecc", "canard", "cast", "cast22", "ikat", "topiocqa"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -48,10 +49,10 @@ class RewriteData:
         part: `canard` only: all, train, dev or test; a tenth of the dialogues is dev, two tenths are test.
     """
 
-    path: str
+    path: InputFile
     format: Format = "jsonl"
-    rewrites: str | None = None
-    qrels: str | None = None
+    rewrites: InputFile | None = None
+    qrels: InputFile | None = None
     min_relevance: int = 1
     unknown: UnknownAnswers = "keep"
     part: CanardPart = "all"

@@ -9,7 +9,7 @@ from finegrained_rlhf.conqrr.readers.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, ModelName, OutputFile
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
@@ -40,16 +40,16 @@ class Rewrite:
     """
 
     checkpoint: ModelName
-    input: str | RewriteData | None = None
+    input: InputFile | RewriteData | None = None
     format: Format = "jsonl"
     turns: Sequence[str] = ()
-    output: str = STANDARD_OUTPUT
+    output: OutputFile = STANDARD_OUTPUT
     rewriting: RewritingConfig = field(default_factory=RewritingConfig)
-    match: str | None = None
+    match: InputFile | None = None
     by_rank: BestOfRank | None = None
-    index: str | None = None
+    index: IndexPath | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    corpus: str | None = None
+    corpus: CorpusPath | None = None
     k: int = 10
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 

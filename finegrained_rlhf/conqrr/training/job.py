@@ -6,7 +6,7 @@ T5QR is α = 0, CONQRR (mix) 0 < α < 1, CONQRR (RL) α = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, labelled_share
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
@@ -15,6 +15,7 @@ from finegrained_rlhf.conqrr.rewards.passages import PassageRank
 from finegrained_rlhf.conqrr.templates import RewriteTemplate
 from finegrained_rlhf.conqrr.training.validation import SelectBy
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import IndexPath, InputFile, harmless
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
@@ -63,18 +64,18 @@ class TrainConqrr(TrainingRun["SelfCriticalTrainer"]):
         samples_every: training steps between files of scored rewrites; None writes none.
     """
 
-    data: str | RewriteData
+    data: InputFile | RewriteData
     policy: PolicyConfig
     optimizer: AnyOptimizerConfig
     training: SelfCriticalConfig
-    total_steps: int = field()
+    total_steps: Annotated[int, harmless] = field()
     rewrite_reward: RewriteRewardConfig = field(default_factory=PassageRank)
-    labels: str | None = None
-    index: str | None = None
+    labels: InputFile | None = None
+    index: IndexPath | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    validation_data: str | RewriteData | None = None
+    validation_data: InputFile | RewriteData | None = None
     validation_share: float = 0.0
-    validation_labels: str | None = None
+    validation_labels: InputFile | None = None
     validation_examples: int | None = None
     validation_pool: int = 64
     select_by: SelectBy | Literal["auto"] = "auto"
@@ -83,9 +84,9 @@ class TrainConqrr(TrainingRun["SelfCriticalTrainer"]):
     shuffled_rewards: bool = False
     template: str | None = None
     max_input_tokens: int = MAX_INPUT_TOKENS
-    validate_every: int | None = 500
-    checkpoint_every: int | None = 500
-    samples_every: int | None = 500
+    validate_every: Annotated[int | None, harmless] = 500
+    checkpoint_every: Annotated[int | None, harmless] = 500
+    samples_every: Annotated[int | None, harmless] = 500
 
     def __post_init__(self) -> None:
         self.policy.check_frozen(self.processes.precision, reference=self.training.kl.beta > 0)

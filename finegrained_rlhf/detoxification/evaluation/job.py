@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import DataName, ModelName
+from finegrained_rlhf.core.markers import DataName, InputFile, ModelName, OutputFile, harmless
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
@@ -56,9 +56,9 @@ class EvaluateDetox:
     every_process: ClassVar[bool] = True
 
     data: DataName
-    output: str
+    output: OutputFile
     checkpoint: ModelName | None = None
-    outputs: str | None = None
+    outputs: InputFile | None = None
     scorers: Mapping[str, TextScorer] = field(default_factory=dict)
     judge_model: ModelName | None = None
     oracle: ResponseMonitor | None = None
@@ -72,7 +72,7 @@ class EvaluateDetox:
     best_of: int = 1
     chosen_by: str | None = None
     limit: int | None = None
-    batch_size: int = 16
+    batch_size: Annotated[int, harmless] = 16
     seed: int = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
 from finegrained_rlhf.text.tables import PrintFormat, check_print_format
@@ -57,7 +58,7 @@ class InspectPrompts:
         format: `table`, or `json` for one JSON document.
     """
 
-    data: str
+    data: InputFile
     format: PrintFormat = "table"
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
 from finegrained_rlhf.feedback.labelled_texts import read_labelled_texts
@@ -30,8 +31,8 @@ class WriteScoredTexts:
         parts: names, each with its share of the rows, in order.
     """
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
     parts: dict[str, float]
 
     def __post_init__(self) -> None:
@@ -68,8 +69,8 @@ class SplitByLabel:
         output_dir: directory of `LABEL.jsonl`.
     """
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
 
     def run(self) -> None:
         """Read, write; prints one line.

@@ -14,6 +14,7 @@ from pathlib import Path
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt, ScoredText
 
@@ -97,8 +98,8 @@ class SplitPrompts:
         seed: of the shuffle.
     """
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
     dev: int = 5000
     test: int = 10_000
     train: int | None = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, read_labelled_texts
 from finegrained_rlhf.metrics.functions import words_with_letters
 
@@ -31,9 +32,9 @@ class WriteLabelWords:
         words: how many at most.
     """
 
-    data: str
+    data: InputFile
     label: str
-    output: str
+    output: OutputFile
     words: int = 50
 
     def __post_init__(self) -> None:

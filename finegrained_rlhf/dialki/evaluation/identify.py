@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task, shared_task_row
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -106,17 +106,17 @@ class IdentifyKnowledge:
     """
 
     checkpoint: ModelName
-    input: str | None = None
-    output: str = STANDARD_OUTPUT
+    input: InputFile | None = None
+    output: OutputFile = STANDARD_OUTPUT
     turns: Sequence[str] = ()
-    document: str | None = None
+    document: InputFile | None = None
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     part: Dstc11Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
-    shared_task: str | None = None
+    shared_task: OutputFile | None = None
     ensemble: Sequence[ModelName] = ()
-    batch_size: int = 16
+    batch_size: Annotated[int, harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:

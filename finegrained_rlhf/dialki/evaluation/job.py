@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, OutputFile, harmless
 from finegrained_rlhf.dialki.evaluation.errors import check_errors_file
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task
 from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges
@@ -52,11 +52,11 @@ class EvaluateDialki:
     every_process: ClassVar[bool] = True
 
     checkpoint: ModelName
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
     format: Format = "jsonl"
-    documents: str | None = None
-    seen_in: str | None = None
+    documents: InputFile | None = None
+    seen_in: InputFile | None = None
     unseen: bool | None = None
     part: Dstc11Part = "all"
     limit: int | None = None
@@ -65,12 +65,12 @@ class EvaluateDialki:
     context_edges: tuple[int, int] = CONTEXT_EDGES
     document_edges: tuple[int, int] | None = None
     plots: bool = True
-    shared_task: str | None = None
+    shared_task: OutputFile | None = None
     ensemble: Sequence[ModelName] = ()
-    errors: str | None = None
+    errors: OutputFile | None = None
     error_sample: int = 50
     error_seed: int = 0
-    batch_size: int = 16
+    batch_size: Annotated[int, harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, harmless
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -59,17 +59,17 @@ class MakeResponseData:
 
     every_process: ClassVar[bool] = True
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
     knowledge: KnowledgeInput = "span"
     dialki: ModelName | None = None
     max_turns: int | None = None
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     part: Dstc11Part = "all"
     validation_part: Dstc11Part = "all"
-    batch_size: int = 16
+    batch_size: Annotated[int, harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:

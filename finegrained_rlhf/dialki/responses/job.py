@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import Format
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput
@@ -54,12 +54,12 @@ class GenerateResponses:
     checkpoint: ModelName
     knowledge: KnowledgeInput = "span"
     dialki: ModelName | None = None
-    input: str | None = None
-    output: str = STANDARD_OUTPUT
+    input: InputFile | None = None
+    output: OutputFile = STANDARD_OUTPUT
     turns: Sequence[str] = ()
-    document: str | None = None
+    document: InputFile | None = None
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     keep_unlabelled: bool = False
     part: Dstc11Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
@@ -69,7 +69,7 @@ class GenerateResponses:
     max_new_tokens: int = 200
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
-    batch_size: int = 16
+    batch_size: Annotated[int, harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:

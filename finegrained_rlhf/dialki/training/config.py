@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import harmless
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,10 @@ class DialkiBatchConfig:
     """
 
     batch_size: int = 4
-    micro_batch_size: int | None = None
+    micro_batch_size: Annotated[int | None, harmless] = None
     passages: int = 8
-    eval_batch_size: int = 16
-    group_size: int = 64
+    eval_batch_size: Annotated[int, harmless] = 16
+    group_size: Annotated[int, harmless] = 64
 
     def __post_init__(self) -> None:
         sizes = (self.batch_size, self.passages, self.eval_batch_size, self.group_size, self.micro_batch_size or 1)

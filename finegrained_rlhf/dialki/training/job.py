@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, harmless
 from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels, check_history_labels
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -51,20 +51,20 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
+    data: InputFile
     model: ModelName
     optimizer: OptimizerConfig
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     part: Dstc11Part = "all"
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     validation_part: Dstc11Part = "all"
     validation_examples: int | None = None
     dialki: DialkiConfig = field(default_factory=DialkiConfig)
     losses: LossConfig = field(default_factory=LossConfig)
     history_labels: HistoryLabels = "all"
     batches: DialkiBatchConfig = field(default_factory=DialkiBatchConfig)
-    epochs: float = 20
+    epochs: Annotated[float, harmless] = 20
     dropout: float | None = None
 
     def __post_init__(self) -> None:

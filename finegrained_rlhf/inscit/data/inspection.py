@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import InscitReading
 from finegrained_rlhf.inscit.data.records import (
@@ -168,9 +169,9 @@ class InspectInscit:
             nothing.
     """
 
-    data: str | Sequence[str]
+    data: InputFile | Sequence[InputFile]
     format: PrintFormat = "table"
-    known_passages: str | None = None
+    known_passages: InputFile | None = None
 
     def __post_init__(self) -> None:
         check_print_format(self.format)

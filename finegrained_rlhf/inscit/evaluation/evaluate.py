@@ -11,6 +11,7 @@ import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
@@ -52,18 +53,18 @@ class EvaluateInscit:
             nothing.
     """
 
-    data: str
-    predictions: str | None = None
+    data: InputFile
+    predictions: InputFile | None = None
     baseline: str | None = None
-    train: str | None = None
-    retrieved: str | None = None
+    train: InputFile | None = None
+    retrieved: InputFile | None = None
     cutoffs: Sequence[int] = (20, 50)
     empty: int = 0
     draws: int = 1000
     seed: int = 0
     format: PrintFormat = "table"
-    output: str | None = None
-    known_passages: str | None = None
+    output: OutputFile | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

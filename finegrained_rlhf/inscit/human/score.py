@@ -15,6 +15,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.human.records import MEASURES, NOTHING_TO_RATE, SCALES, TurnRating, points, read_ratings
 from finegrained_rlhf.metrics.agreement import bootstrap_interval, krippendorff_alpha
 from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
@@ -133,12 +134,12 @@ class ScoreHumanEvaluation:
         output: JSON file for the figures; None writes none.
     """
 
-    ratings: str
+    ratings: InputFile
     tolerance: float = 0.0
     draws: int = 1000
     seed: int = 0
     format: PrintFormat = "table"
-    output: str | None = None
+    output: OutputFile | None = None
 
     def __post_init__(self) -> None:
         if self.tolerance < 0 or self.draws < 0:

@@ -18,6 +18,7 @@ from finegrained_rlhf.annotation.tools.label_studio import annotations_of_task
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
@@ -60,16 +61,16 @@ class MakeHumanEvaluation:
             nothing.
     """
 
-    data: str
-    predictions: Mapping[str, str]
+    data: InputFile
+    predictions: Mapping[str, InputFile]
     human: bool = True
     raters: Sequence[str]
-    output_dir: str
+    output_dir: OutputDirectory
     conversations: int | None = 50
-    corpus: str | None = None
-    store: str | None = None
+    corpus: CorpusPath | None = None
+    store: InputFile | None = None
     seed: int = 0
-    known_passages: str | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
@@ -177,9 +178,9 @@ class ReadHumanEvaluation:
         output: JSON-lines file of ratings; written whole or not at all.
     """
 
-    exports: Mapping[str, str]
-    tasks: str
-    output: str
+    exports: Mapping[str, InputFile]
+    tasks: InputFile
+    output: OutputFile
 
     def run(self) -> list[TurnRating]:
         """Read everything or nothing; prints one line, which says how many turns are not rated.

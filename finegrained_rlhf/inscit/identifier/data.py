@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue, write_dialogues
 from finegrained_rlhf.inscit.data.ids import unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
@@ -50,17 +51,17 @@ class MakeIdentifierData:
             nothing.
     """
 
-    data: str
-    retrieved: str
-    output: str
+    data: InputFile
+    retrieved: InputFile
+    output: OutputFile
     passages: int = 50
     earlier: bool = True
     gold: GoldEvidence = "first"
     add_gold: bool = False
-    corpus: str | None = None
-    store: str | None = None
-    results: str | None = None
-    known_passages: str | None = None
+    corpus: CorpusPath | None = None
+    store: InputFile | None = None
+    results: OutputFile | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.checks import as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.model.search import SelectBy
 from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
@@ -60,18 +60,18 @@ class IdentifyEvidence:
     every_process: ClassVar[bool] = True
 
     checkpoint: ModelName
-    data: str
-    input: str
-    output: str
-    results: str | None = None
+    data: InputFile
+    input: InputFile
+    output: OutputFile
+    results: OutputFile | None = None
     score: SelectBy = "logits"
     tune: TuneBy | None = None
     allow_empty: bool = False
-    selection: str | None = None
+    selection: InputFile | None = None
     threshold: float | None = None
     empty: float | None = None
     most: int = SELECTED
-    batch_size: int = 16
+    batch_size: Annotated[int, harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, get_args
 from finegrained_rlhf.core.checks import get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile
 from finegrained_rlhf.inscit.data.ids import earlier_ids, unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
@@ -51,19 +52,19 @@ class MakeReaderInputs:
             nothing.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
     task: ReaderTask = "joint"
-    retrieved: str | None = None
+    retrieved: InputFile | None = None
     evidence: str | None = None
     passages: int = 50
     earlier: bool = True
     add_gold: bool = False
     labels: ReaderLabels = "first"
     types: str | None = None
-    corpus: str | None = None
-    store: str | None = None
-    known_passages: str | None = None
+    corpus: CorpusPath | None = None
+    store: InputFile | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

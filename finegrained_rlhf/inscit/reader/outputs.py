@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
@@ -35,10 +36,10 @@ class ReadReaderOutputs:
         task: `joint`: the answers name their evidence; `response`: their evidence is all that the reader was given.
     """
 
-    data: str
-    inputs: str
-    responses: str
-    output: str
+    data: InputFile
+    inputs: InputFile
+    responses: InputFile
+    output: OutputFile
     task: ReaderTask = "joint"
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA

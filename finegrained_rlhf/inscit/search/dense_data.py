@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputFile, harmless
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.passages import corpus_passages
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
@@ -54,15 +55,15 @@ class MakeDprData:
         retriever: settings that the index must have been built with; by default those that it has.
     """
 
-    data: str
-    index: str
-    corpus: str
-    output: str
-    store: str | None = None
+    data: InputFile
+    index: IndexPath
+    corpus: CorpusPath
+    output: OutputFile
+    store: InputFile | None = None
     query: EvidenceQuery = "context"
     turns: DenseQuery = "turns"
     negatives: int = 30
-    batch_size: int = 64
+    batch_size: Annotated[int, harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA

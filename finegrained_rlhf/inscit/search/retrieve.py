@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import IndexPath, InputFile, OutputFile, harmless
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
@@ -37,14 +38,14 @@ class RetrieveEvidence:
             nothing.
     """
 
-    data: str
-    index: str
-    output: str
+    data: InputFile
+    index: IndexPath
+    output: OutputFile
     query: EvidenceQuery = "context"
     k: int = 100
-    batch_size: int = 64
+    batch_size: Annotated[int, harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    known_passages: str | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

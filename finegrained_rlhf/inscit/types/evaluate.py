@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
@@ -33,10 +33,10 @@ class EvaluateResponseTypes:
     """
 
     path: ModelName
-    data: str
-    batch_size: int = 32
+    data: InputFile
+    batch_size: Annotated[int, harmless] = 32
     format: PrintFormat = "table"
-    output: str | None = None
+    output: OutputFile | None = None
     predicted: str | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA

@@ -19,17 +19,15 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import (
     MISSING,
     TARGET,
-    Seed,
     Setting,
     is_ours,
     items_of,
-    members,
     named_class,
-    plain_type,
     problem_of_value,
     settings_of,
     takes_any,
 )
+from finegrained_rlhf.core.markers import Seed, members, plain_type
 from finegrained_rlhf.launch.checks.nearest import keys_of, nearest
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 

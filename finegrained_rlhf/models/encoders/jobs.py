@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class MakeLongformer:
     """
 
     model: ModelName
-    output_dir: str
+    output_dir: OutputDirectory
     max_length: int = 2048
     window: int | None = None
 
@@ -56,9 +56,9 @@ class ConvertDPR:
         output_dir: where the two directories are written, both or none.
     """
 
-    checkpoint: str
+    checkpoint: InputFile
     model: ModelName
-    output_dir: str
+    output_dir: OutputDirectory
 
     def run(self) -> Path:
         """Convert; prints how large the towers are.

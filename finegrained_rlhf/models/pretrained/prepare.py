@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, sha256_of, write_json
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.models.pretrained.wheels import WheelFile, file_in_wheel
 
 RECORD = "source.json"
@@ -101,9 +102,9 @@ class PrepareModels:
         overwrite: replace a directory that holds something else.
     """
 
-    output_dir: str
+    output_dir: OutputDirectory
     models: Sequence[PretrainedName] = ("smollm2", "minilm")
-    wheels: str | None = None
+    wheels: InputFile | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.tiny.config import (
@@ -132,8 +133,8 @@ class MakeTinyModels:
         bert: sizes of the BERT.
     """
 
-    data: str | Path | Sequence[str | Path]
-    output_dir: str | Path
+    data: InputFile | Path | Sequence[InputFile | Path]
+    output_dir: OutputDirectory | Path
     seed: int = 0
     tokenizer: TokenizerKind = "word"
     vocab_size: int = 8000

@@ -19,6 +19,7 @@ from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text, Texts
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.coreset.conversations import AmbiguousConversation
 from finegrained_rlhf.personalization.coreset.scenarios import TURNS, draw_conversation_turns
@@ -147,8 +148,8 @@ class MakeDisambigDocs:
 
     every_process: ClassVar[bool] = False
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
     llm: TextGenerator
     questions: int = 5
     tries: int = 8

@@ -17,6 +17,7 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
 from finegrained_rlhf.personalization.coreset.agents import (
     DEFAULT_AGENTS,
@@ -77,8 +78,8 @@ class RunCoreset:
 
     every_process: ClassVar[bool] = False
 
-    conversations: str
-    output_dir: str
+    conversations: InputFile
+    output_dir: OutputDirectory
     llm: TextGenerator
     agents: Sequence[str] = DEFAULT_AGENTS
     scenarios: Sequence[str] | None = None

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.personalization.page.user_page import user_page
 from finegrained_rlhf.personalization.store.opening import open_memory
 
@@ -29,7 +30,7 @@ class ShowUserMemory:
 
     memory: str
     user: str
-    output: str
+    output: OutputFile
     last: int = 500
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from finegrained_rlhf.core.files import sha256_of, write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.core.markers import OutputDirectory
 from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
@@ -67,7 +68,7 @@ class RunPahf:
     every_process: ClassVar[bool] = False
 
     phases: Sequence[str]
-    output_dir: str
+    output_dir: OutputDirectory
     llm: TextGenerator
     user: AdvisingUser
     feedback: Sequence[str] = FEEDBACK_SETTINGS

@@ -17,6 +17,7 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.core.markers import OutputDirectory
 from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
 from finegrained_rlhf.personalization.learners.base import TASK, UNLEARNT, Draft, Learner
@@ -81,7 +82,7 @@ class RunPrelude:
 
     contexts: str
     preferences: str
-    output_dir: str
+    output_dir: OutputDirectory
     llm: TextGenerator
     user: EditingUser
     agents: Sequence[str] = AGENTS

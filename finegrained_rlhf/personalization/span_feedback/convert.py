@@ -15,6 +15,7 @@ from finegrained_rlhf.core.checks import as_object, get_field, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord
 from finegrained_rlhf.personalization.edits import EDIT
@@ -40,8 +41,8 @@ class EditsToFeedback:
 
     every_process: ClassVar[bool] = False
 
-    output: str
-    data: str | None = None
+    output: OutputFile
+    data: InputFile | None = None
     memory: str | None = None
     users: Sequence[str] = ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import OutputFile
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class DoctorConfig:
     prompts: int | None = 4
     two_processes: bool = True
     timeout: float = 600.0
-    output: str | None = None
+    output: OutputFile | None = None
 
     def __post_init__(self) -> None:
         if self.prompts is not None and self.prompts < 1:

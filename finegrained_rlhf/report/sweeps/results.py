@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.report.sweeps.markdown import metric_words, sweep_table_page
 from finegrained_rlhf.report.sweeps.page import sweep_page
 from finegrained_rlhf.report.sweeps.plot import pareto_svg
@@ -68,7 +69,7 @@ class SweepTable:
     average_over: Sequence[str] = ("seed",)
     metrics: Mapping[str, str] | None = None
     pareto: ParetoAxes | None = field(default=None)
-    results: str | None = None
+    results: OutputFile | None = None
 
     def collect(self, directory: str | Path, points: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]:
         """Write `sweep.json`, `sweep.md`, `pareto.svg` and `report.html` into a sweep's directory.

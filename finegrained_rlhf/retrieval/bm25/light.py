@@ -17,7 +17,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.snapshots import place_of_model
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import TokenizerName
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Index
 from finegrained_rlhf.retrieval.bm25.sharded import Bm25Constants, build_index
 from finegrained_rlhf.retrieval.record import IndexRecord, open_record
@@ -80,7 +80,7 @@ class Bm25LightConfig:
         shard_size: passages a shard; changes memory while building (about 60 bytes a token of a shard), no score.
     """
 
-    tokenizer: ModelName
+    tokenizer: TokenizerName
     k1: float = 0.82
     b: float = 0.68
     query_length: int = 128

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.retrieval.engines.search_clients import CLIENTS, Connection, RequestFailed, SearchClient
 from finegrained_rlhf.runtime.remote.answers import BUSY, wait_before
 
@@ -59,7 +60,7 @@ class SearchServerConfig:
     client: str = "opensearch"
     user: str | None = None
     password_variable: str = "OPENSEARCH_PASSWORD"
-    ca_file: str | None = None
+    ca_file: InputFile | None = None
     verify: bool = True
     timeout_s: float = 60.0
     retries: int = 6

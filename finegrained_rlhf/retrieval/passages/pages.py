@@ -17,6 +17,7 @@ from tqdm import tqdm
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.retrieval.corpus import Corpus
 
@@ -32,8 +33,8 @@ class MakeCorpus:
         output_dir: directory of the corpus; files that are there are kept.
     """
 
-    pages: str
-    output_dir: str
+    pages: InputFile
+    output_dir: OutputDirectory
 
     def run(self) -> int:
         """Write what is missing, check the whole; prints how many passages there are, and returns it.

@@ -6,10 +6,10 @@ Knows which label counts and where the model is. How it is loaded and run is `mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import ModelName, harmless
 from finegrained_rlhf.models.encoders.reading import Activation, TooLong
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ClassifierScorer:
         path: ModelName,
         label: str,
         activation: Activation | None = None,
-        batch_size: int = 64,
+        batch_size: Annotated[int, harmless] = 64,
         max_length: int | None = None,
         too_long: TooLong = "truncate",
     ) -> None:

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.generation.outcomes import FailedReplyError, ReplyError
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.runtime.remote.answers import (
     BUSY,
     UnintelligibleAnswer,
@@ -63,14 +64,14 @@ class RemoteConfig:
     """
 
     url: str
-    key_variable: str | None = None
-    concurrency: int = 8
-    items_per_s: float | None = None
-    burst: int = 1
-    timeout_s: float = 60.0
-    budget_s: float = 600.0
-    backoff_s: float = 0.5
-    longest_wait_s: float = 30.0
+    key_variable: Annotated[str | None, harmless] = None
+    concurrency: Annotated[int, harmless] = 8
+    items_per_s: Annotated[float | None, harmless] = None
+    burst: Annotated[int, harmless] = 1
+    timeout_s: Annotated[float, harmless] = 60.0
+    budget_s: Annotated[float, harmless] = 600.0
+    backoff_s: Annotated[float, harmless] = 0.5
+    longest_wait_s: Annotated[float, harmless] = 30.0
     longest_answer_mib: float = 8.0
 
     def __post_init__(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import harmless
 
 ClassifierSelection = Literal["loss", "accuracy"]
 """What of the held-out texts chooses a checkpoint."""
@@ -22,8 +23,8 @@ class ClassifierBatchConfig:
     """
 
     batch_size: int = 32
-    micro_batch_size: int = 32
-    eval_batch_size: int = 64
+    micro_batch_size: Annotated[int, harmless] = 32
+    eval_batch_size: Annotated[int, harmless] = 64
 
     def __post_init__(self) -> None:
         if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:

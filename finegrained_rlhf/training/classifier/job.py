@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, harmless
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig, ClassifierSelection
@@ -43,12 +43,12 @@ class TrainClassifier(TrainingRun["ClassifierTrainer"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
+    data: InputFile
     model: ModelName
     optimizer: OptimizerConfig
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     classes: Sequence[str] | None = None
-    epochs: float = 3
+    epochs: Annotated[float, harmless] = 3
     batches: ClassifierBatchConfig = field(default_factory=ClassifierBatchConfig)
     max_length: int | None = None
     dropout: float | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import harmless
 
 DprSelection = Literal["mean_rank", "mrr"]
 """The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those that
@@ -26,8 +27,8 @@ class DprBatchConfig:
     """
 
     batch_size: int = 48
-    micro_batch_size: int = 48
-    eval_batch_size: int = 64
+    micro_batch_size: Annotated[int, harmless] = 48
+    eval_batch_size: Annotated[int, harmless] = 64
 
     def __post_init__(self) -> None:
         if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import ModelName
+from finegrained_rlhf.core.markers import InputFile, ModelName, harmless
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling, DprSelection
@@ -48,12 +48,12 @@ class TrainDPR(TrainingRun["DprTrainer"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
+    data: InputFile
     query_model: ModelName
     passage_model: ModelName
     optimizer: OptimizerConfig
-    validation_data: str | None = None
-    epochs: float = 40
+    validation_data: InputFile | None = None
+    epochs: Annotated[float, harmless] = 40
     batches: DprBatchConfig = field(default_factory=DprBatchConfig)
     sampling: DprSampling = field(default_factory=DprSampling)
     freeze_passages: bool = True

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile, harmless
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
@@ -40,17 +41,17 @@ class TrainGeDi(TrainingRun["GeDiTrainer"]):
         max_tokens: longest text, end of sequence included; longer ones lose their end.
     """
 
-    data: str
+    data: InputFile
     policy: PolicyConfig
     optimizer: OptimizerConfig
     codes: Mapping[str, str] | None = None
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     generative: float = 0.8
     dropout: float | None = None
-    epochs: float = 1
+    epochs: Annotated[float, harmless] = 1
     batch_size: int = 16
-    micro_batch_size: int = 4
-    validation_batch_size: int = 16
+    micro_batch_size: Annotated[int, harmless] = 4
+    validation_batch_size: Annotated[int, harmless] = 16
     max_tokens: int = 192
 
     def __post_init__(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController
 
 
@@ -122,8 +123,8 @@ class PPOConfig:
     value_target: Literal["gae", "truncated"] = "gae"
     loss_average: Literal["token", "sequence", "constant"] = "token"
     score_sampling_distribution: bool = False
-    micro_batch_prompts: int = 1
-    micro_batch_tokens: int | None = None
+    micro_batch_prompts: Annotated[int, harmless] = 1
+    micro_batch_tokens: Annotated[int | None, harmless] = None
     kl: KLConfig = KLConfig()
     compat: CompatConfig = CompatConfig()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import DataName
+from finegrained_rlhf.core.markers import DataName, harmless
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.rewards.config import RewardConfig
@@ -66,7 +66,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
     rollout: RolloutConfig
     ppo: PPOConfig
     optimizer: OptimizerConfig
-    total_steps: int = field()
+    total_steps: Annotated[int, harmless] = field()
     algorithm: AdvantageEstimator = GAE()
     validation_data: DataName | None = None
     validation_prompts: int | None = None
@@ -74,12 +74,12 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
     max_prompt_tokens: int = 1024
     prompt_too_long: Literal["truncate", "refuse"] = "truncate"
     prompt: PromptConfig = PromptConfig()
-    validate_every: int | None = 50
-    checkpoint_every: int | None = 50
-    samples_every: int = 10
+    validate_every: Annotated[int | None, harmless] = 50
+    checkpoint_every: Annotated[int | None, harmless] = 50
+    samples_every: Annotated[int, harmless] = 10
     monitor: ResponseMonitor | None = None
-    dry_run: bool = False
-    dry_run_on: str | None = None
+    dry_run: Annotated[bool, harmless] = False
+    dry_run_on: Annotated[str | None, harmless] = None
 
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):

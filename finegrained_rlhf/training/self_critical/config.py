@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, get_args
+from typing import Annotated, Protocol, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode
 from finegrained_rlhf.rl.kl import KLEstimator
@@ -97,14 +98,14 @@ class SelfCriticalConfig:
     temperature: float = 1.0
     top_k: int = 20
     top_p: float = 1.0
-    prompts_per_batch: int | None = None
-    micro_batch_prompts: int = 16
-    micro_batch_tokens: int | None = None
+    prompts_per_batch: Annotated[int | None, harmless] = None
+    micro_batch_prompts: Annotated[int, harmless] = 16
+    micro_batch_tokens: Annotated[int | None, harmless] = None
     engine: EngineKind = "auto"
     importance_cap: float | None = None
     importance_mode: ImportanceMode = "token_truncate"
     dropout: float | None = 0.0
-    validation_batch_size: int = 64
+    validation_batch_size: Annotated[int, harmless] = 64
     kl: SelfCriticalKL = SelfCriticalKL()
 
     def __post_init__(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import DataName
+from finegrained_rlhf.core.markers import DataName, harmless
 from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig
@@ -56,13 +56,13 @@ class TrainSFT(TrainingRun["SFTTrainer"]):
     policy: PolicyConfig
     optimizer: OptimizerConfig
     whole_texts: bool = False
-    epochs: float = 10
+    epochs: Annotated[float, harmless] = 10
     batch_size: int = 4
-    micro_batch_size: int = 4
+    micro_batch_size: Annotated[int, harmless] = 4
     dropout: float | None = None
     validation_data: DataName | None = None
     validation_prompts: int | None = None
-    validation_batch_size: int = 16
+    validation_batch_size: Annotated[int, harmless] = 16
     max_prompt_tokens: int = 1024
     max_answer_tokens: int = 200
     prompt_too_long: TooLong = "truncate"

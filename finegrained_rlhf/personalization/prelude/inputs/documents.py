@@ -16,6 +16,7 @@ import numpy as np
 from finegrained_rlhf.core.checks import as_index, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json, write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prelude.agents import check_agent
 from finegrained_rlhf.personalization.prelude.inputs.contexts import SourcedContext, read_contexts
@@ -144,8 +145,8 @@ class MakePreludeContexts:
             not those of the paper.
     """
 
-    documents: str
-    output_dir: str
+    documents: InputFile
+    output_dir: OutputDirectory
     experiment_file: str | None = None
     task: str = "summarization"
     rounds: int = 200
