@@ -47,8 +47,8 @@ def changes(
     """The differences that decide what comes out, by key.
 
     What a configuration leaves out is what its class takes for it. What a class marks as harmless, or as written, is
-    not compared, nor what is below it. A path that leads to the same content as before is no difference; an unchanged path
-    that leads to other content is. Classes are compared by their names, so that moving a module changes nothing.
+    not compared, nor what is below it. A path that leads to the same content as before is no difference; an unchanged
+    path that leads to other content is. Classes are compared by their names, so that moving a module changes nothing.
 
     Args:
         before: configuration then, plain containers.
