@@ -10,6 +10,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 
@@ -33,7 +34,7 @@ class Forecast:
     validations: int
     runs: int
     hours: float
-    output: str
+    output: OutputFile
     setting: str = "total_steps"
 
     def __post_init__(self) -> None:

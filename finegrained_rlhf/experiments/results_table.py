@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.experiments.comparison import Claim, check_claims, claims_page
 from finegrained_rlhf.experiments.run_settings import settings_of_runs, settings_words
 from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of, hardware
@@ -35,7 +36,7 @@ class Results(ABC):
             that runs the experiment gives it.
     """
 
-    output: str
+    output: OutputFile
     command: str
     chosen: str = field(kw_only=True)
     evidence: Evidence = field(default="generated world", kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json, write_jsonl, write_text
+from finegrained_rlhf.core.markers import OutputDirectory
 from finegrained_rlhf.core.seeding import stable_hash
 
 Drawn = TypeVar("Drawn")
@@ -42,7 +43,7 @@ class World(ABC, Generic[Drawn]):
     suffix: ClassVar[str] = ".jsonl"
     """Of a split's file."""
 
-    output_dir: str
+    output_dir: OutputDirectory
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewards.passages import found_rank
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import read_trec_run
@@ -33,9 +34,9 @@ class SampleRewrites:
             picks them.
     """
 
-    data: str | RewriteData
-    rewrites: Mapping[str, str]
-    runs: str
+    data: InputFile | RewriteData
+    rewrites: Mapping[str, InputFile]
+    runs: InputFile
     count: int = 8
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_predictions
@@ -20,8 +21,8 @@ class RepeatLastTurn:
         output: JSON file of predictions.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit, write_inscit
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn
@@ -28,8 +29,8 @@ class ShuffleEvidence:
         seed: of the permutation.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
     seed: int = 0
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA

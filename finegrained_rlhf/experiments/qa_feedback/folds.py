@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from reward_models.kinds import KINDS
@@ -64,7 +66,7 @@ class JudgeFolds:
     """
 
     directory: str
-    batch_size: int = 32
+    batch_size: Annotated[int, harmless] = 32
     processes: ProcessConfig = ProcessConfig()
 
     def run(self) -> None:

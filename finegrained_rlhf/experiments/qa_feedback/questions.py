@@ -11,6 +11,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.feedback.reading import read_examples, read_feedback, write_examples, write_feedback
 from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -46,9 +47,9 @@ class SplitQuestions:
         seed: of the split.
     """
 
-    data: str
+    data: InputFile
     feedback: str
-    output_dir: str
+    output_dir: OutputDirectory
     folds: int = 5
     held_out: int = 4
     context_words: int | None = None

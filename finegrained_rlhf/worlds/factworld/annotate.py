@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
@@ -129,8 +130,8 @@ class AnnotateFactWorld:
         segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).
     """
 
-    input: str
-    output: str
+    input: InputFile
+    output: OutputFile
     noise: float = 1.0
     seed: int = 0
     segmenter: str = DEFAULT_SEGMENTER

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import OutputDirectory
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.tables import markdown_table
@@ -74,7 +75,7 @@ class MeasureRegret:
 
     every_process: ClassVar[bool] = False
 
-    output_dir: str
+    output_dir: OutputDirectory
     seed: int = 0
     runs: int = 2000
     progress: bool = True

@@ -13,6 +13,7 @@ from typing import Any
 from finegrained_rlhf.core.checks import get_field, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
@@ -45,7 +46,7 @@ class WriteStyleTexts:
     """
 
     contexts: str
-    output: str
+    output: OutputFile
     seed: int = 0
 
     def run(self) -> int:
@@ -77,7 +78,7 @@ class WriteMajorityStyle:
 
     edits: str
     contexts: str
-    output: str
+    output: OutputFile
 
     def run(self) -> Style:
         """Read, write, print one line; returns the style.
@@ -110,8 +111,8 @@ class EditDrafts:
     contexts: str
     preferences: str
     drafts: str
-    output: str
-    results: str
+    output: OutputFile
+    results: OutputFile
     texts: str | None = None
 
     def run(self) -> dict[str, Any]:

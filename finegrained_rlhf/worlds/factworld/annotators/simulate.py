@@ -17,6 +17,7 @@ from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT, Project
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import OutputRecord
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
@@ -37,8 +38,8 @@ class SimulateAnnotators:
         segmenter: cuts answers into what is marked.
     """
 
-    tasks: str
-    output_dir: str
+    tasks: InputFile
+    output_dir: OutputDirectory
     noise: float = 0.55
     seed: int = 0
     segmenter: str = DEFAULT_SEGMENTER

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions
@@ -27,9 +28,9 @@ class JudgePredictions:
     """
 
     world: str
-    data: str
-    predictions: str
-    output: str
+    data: InputFile
+    predictions: InputFile
+    output: OutputFile
 
     def run(self) -> dict[str, Any]:
         """Judge, write, print one line.
