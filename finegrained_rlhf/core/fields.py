@@ -16,11 +16,12 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.markers import Bound, Harmless, Writes, markers, members, plain_type
 
@@ -31,6 +32,7 @@ PROJECT = ("finegrained_rlhf", "reward_models")
 Mark = TypeVar("Mark")
 MISSING = inspect.Parameter.empty
 """The default of a setting that must be given."""
+_KNOWN: dict[Any, Mapping[str, Setting]] = {}
 _SECTION = re.compile(r"^(Attributes|Args|Arguments):$")
 _ENTRY = re.compile(r"^ {4}(\w+)(?: \([^)]*\))?: (.*)$")
 
@@ -50,6 +52,41 @@ class Setting:
     documentation: str = ""
 
 
+class Settings:
+    """The base of dataclasses of settings: a value out of its range, or none of its words, is a `ConfigError`.
+
+    `__post_init__` of a class is for what relates several of its values; it is called when each alone is right.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if (own := vars(cls).get("__post_init__")) is not None:
+
+            @wraps(own)
+            def checked(self: Any) -> None:
+                check_values(self)
+                own(self)
+
+            cls.__post_init__ = checked  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+
+def check_values(settings: Any) -> None:
+    """Refuse what one of an object's values alone says wrong.
+
+    Args:
+        settings: of a class whose annotations say what it takes.
+
+    Raises:
+        ConfigError: the first value out of its range, or none of its words, with its name.
+    """
+    for name, setting in settings_of(type(settings)).items():
+        if (problem := problem_of_value(getattr(settings, name), setting.annotation)) is not None:
+            raise ConfigError(f"{name}: {problem}")
+
+
 def is_ours(target: str) -> bool:
     """Whether a `_target_` names something of the project."""
     return target.partition(".")[0] in PROJECT
@@ -66,9 +103,17 @@ def named_class(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
-@cache
 def settings_of(kind: Any) -> Mapping[str, Setting]:
     """What a class or a function takes, by name, in order; what it takes by `**` is left out."""
+    if kind not in _KNOWN:
+        module = getattr(sys.modules.get(kind.__module__), "__spec__", None)
+        if getattr(module, "_initializing", False):
+            return _settings_of(kind)  # a name in an annotation may be defined below it
+        _KNOWN[kind] = _settings_of(kind)
+    return _KNOWN[kind]
+
+
+def _settings_of(kind: Any) -> Mapping[str, Setting]:
     hints = _hints(kind)
     notes = {name: text for part in _documented(kind) for name, text in entries(part.__doc__ or "").items()}
     if _is_made(kind):
@@ -226,7 +271,8 @@ def problem_of_value(value: Any, annotation: Any) -> str | None:
     if value is None:
         return None
     words = [word for member in members(annotation) for word in _words(member)]
-    if words and isinstance(value, str) and value not in words and not _any_text(annotation):
+    alone = all(_words(member) or plain_type(member) in (None, type(None)) for member in members(annotation))
+    if words and (alone or isinstance(value, str)) and value not in words and not _any_text(annotation):
         return f"expected one of {', '.join(map(str, words))}, got {value!r}"
     for member in members(annotation):
         marks = typing.get_args(member)[1:] if typing.get_origin(member) is Annotated else ()
