@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.markers import ModelName, harmless
+from finegrained_rlhf.core.markers import ModelName, at_least, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
@@ -195,7 +195,7 @@ class SegmentScorer(_Scorer):
         segmenter: str | Segmenter | None = None,
         positive: float = 1.0,
         negative: float = -1.0,
-        batch_size: Annotated[int, harmless] = 32,
+        batch_size: Annotated[int, at_least(1), harmless] = 32,
         max_length: int | None = None,
         kind: str | None = None,
         too_long: InputTooLong = "truncate",
@@ -291,7 +291,7 @@ class SequenceScorer(_Scorer):
         bias: float = 0.0,
         mean: float | None = None,
         std: float | None = None,
-        batch_size: Annotated[int, harmless] = 32,
+        batch_size: Annotated[int, at_least(1), harmless] = 32,
         max_length: int | None = None,
         kind: str | None = None,
         too_long: InputTooLong = "truncate",

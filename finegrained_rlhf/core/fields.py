@@ -10,6 +10,8 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import inspect
+import math
+import numbers
 import re
 import sys
 import types
@@ -267,13 +269,15 @@ def _places_within(value: Any, key: str) -> Iterator[Place]:
 
 
 def problem_of_value(value: Any, annotation: Any) -> str | None:
-    """What is wrong with a value of the right type: out of its range, or none of its words. None where nothing is."""
+    """What is wrong with a value: no number, out of its range, or none of its words. None where nothing is."""
     if value is None:
         return None
     words = [word for member in members(annotation) for word in _words(member)]
     alone = all(_words(member) or plain_type(member) in (None, type(None)) for member in members(annotation))
     if words and (alone or isinstance(value, str)) and value not in words and not _any_text(annotation):
         return f"expected one of {', '.join(map(str, words))}, got {value!r}"
+    if (kind := _number_kind(annotation)) is not None and not _is_number(value, kind):
+        return f"expected {_or_null(annotation)}{kind}, got {value!r}"
     for member in members(annotation):
         marks = typing.get_args(member)[1:] if typing.get_origin(member) is Annotated else ()
         bounds = [mark for mark in marks if isinstance(mark, Bound)]
@@ -281,6 +285,17 @@ def problem_of_value(value: Any, annotation: Any) -> str | None:
         if bounds and number is not None and not all(bound.holds(number) for bound in bounds):
             return f"expected {_or_null(annotation)}{' and '.join(map(str, bounds))}, got {value!r}"
     return _problem_of_items(value, annotation)
+
+
+def _number_kind(annotation: Any) -> str | None:
+    """What a value must be, where it can be nothing but a number."""
+    kinds = {plain_type(member) for member in members(annotation)} - {None, type(None)}
+    return {(float,): "a finite number", (int,): "a whole number"}.get(tuple(kinds))
+
+
+def _is_number(value: Any, kind: str) -> bool:
+    right = isinstance(value, numbers.Integral if kind == "a whole number" else numbers.Real)
+    return right and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _or_null(annotation: Any) -> str:

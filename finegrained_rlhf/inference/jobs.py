@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import DataName, InputFile, ModelName, OutputFile, TokenizerName, harmless
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import (
+    DataName,
+    InputFile,
+    ModelName,
+    OutputFile,
+    Seed,
+    TokenizerName,
+    above,
+    at_least,
+    harmless,
+)
 from finegrained_rlhf.core.records import Decoding
 from finegrained_rlhf.inference.config import DecodingConfig, sampling
 from finegrained_rlhf.inference.generator import Answering
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswersPrompts:
+class AnswersPrompts(Settings):
     """What the jobs that let a policy answer prompts have in common.
 
     Attributes:
@@ -42,7 +53,7 @@ class AnswersPrompts:
 
     max_new_tokens: int = 200
     batch_size: Annotated[int, harmless] = 16
-    seed: int = 0
+    seed: Seed = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
     prompt: PromptConfig = PromptConfig()
@@ -121,22 +132,16 @@ class SampleOutputs(AnswersPrompts):
     data: DataName
     output: OutputFile
     samples: int = 4
-    temperature: float = 0.7
+    temperature: Annotated[float, above(0)] = 0.7
     top_k: int = 20
     top_p: float = 1.0
     mixer: LogitsMixer | None = None
-    limit: int | None = None
+    limit: Annotated[int | None, at_least(1)] = None
 
     input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
 
     def __post_init__(self) -> None:
         check_mixer(self.mixer)
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
-        if self.temperature <= 0:
-            raise ConfigError(
-                f"temperature must be above 0, got {self.temperature}; finegrained generate decodes greedily"
-            )
         self._decoding()
 
     def _decoding(self) -> Decoding:
@@ -186,7 +191,7 @@ class Evaluate(AnswersPrompts):
     oracle: ResponseMonitor | None = None
     best_of: int = 1
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    limit: int | None = None
+    limit: Annotated[int | None, at_least(1)] = None
     segmenter: str = DEFAULT_SEGMENTER
 
     input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
@@ -194,8 +199,6 @@ class Evaluate(AnswersPrompts):
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.outputs is None):
             raise ConfigError("name what to evaluate: checkpoint=RUN or outputs=FILE, one of them")
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
         if self.oracle is not None and not hasattr(self.oracle, "counts"):
             raise ConfigError(f"oracle: {type(self.oracle).__name__} has no counts()")
         if self.tokenizer is not None and self.outputs is None:

@@ -7,16 +7,16 @@ over plain parameters, so no wrapper surrounds a model and one process does exac
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
-from finegrained_rlhf.core.markers import harmless
+from finegrained_rlhf.core.errors import ConsistencyError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, harmless
 from finegrained_rlhf.runtime import launcher
 from finegrained_rlhf.runtime.sharding.ownership import buckets
 
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SHARDING = ("none", "optimizer", "gradients", "full")
+Sharding = Literal["none", "optimizer", "gradients", "full"]
+SHARDING = get_args(Sharding)
 """What processes share out among them (`runtime/sharding/`)."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 @dataclass(frozen=True)
-class ProcessConfig:
+class ProcessConfig(Settings):
     """How processes compute.
 
     Attributes:
@@ -49,21 +50,11 @@ class ProcessConfig:
             optimizer's moments; `gradients`, the gradients too; `full`, the weights of the models' layers too (FSDP2).
     """
 
-    precision: str = "fp32"
-    threads: Annotated[int | None, harmless] = None
-    timeout_s: Annotated[float, harmless] = 1800.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    threads: Annotated[int | None, at_least(1), harmless] = None
+    timeout_s: Annotated[float, above(0), harmless] = 1800.0
     cudnn_attention: Annotated[bool, harmless] = False
-    sharding: Annotated[str, harmless] = "none"
-
-    def __post_init__(self) -> None:
-        if self.precision not in ("fp32", "bf16"):
-            raise ConfigError(f"precision: expected fp32 or bf16, got {self.precision!r}")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads: expected null or at least 1, got {self.threads}")
-        if not 0 < self.timeout_s < math.inf:
-            raise ConfigError(f"timeout_s: expected a number of seconds above 0, got {self.timeout_s}")
-        if self.sharding not in SHARDING:
-            raise ConfigError(f"sharding: expected one of {', '.join(SHARDING)}, got {self.sharding!r}")
+    sharding: Annotated[Sharding, harmless] = "none"
 
 
 class Pending:

@@ -8,11 +8,12 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
-class RewardChange:
+class RewardChange(Settings):
     """What is to be different.
 
     Attributes:

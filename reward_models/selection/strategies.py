@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.markers import InputFile, ModelName
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByModels:
+class _ByModels(Settings):
     """A strategy that asks trained models.
 
     Attributes:

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.labels.suggestions import Suggestion
@@ -33,7 +34,7 @@ class SpanSuggester(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuggestByJudge:
+class SuggestByJudge(Settings):
     """A language model behind an OpenAI-compatible endpoint quotes what is wrong, by the types of the taxonomy.
 
     A quote that is not in the answer is left out; where two fall on the same words, the first one stays.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.annotation.readers.base import PublicFeedback, PublicReading
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import check_types
@@ -13,7 +14,7 @@ from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 
 @dataclass(frozen=True)
-class ReadPublicFeedback:
+class ReadPublicFeedback(Settings):
     """Write public span feedback as a feedback file, and say what was left out.
 
     Attributes:

@@ -11,11 +11,12 @@ from finegrained_rlhf.annotation.reading.annotations import write_annotations
 from finegrained_rlhf.annotation.reading.rules import Imported, import_export
 from finegrained_rlhf.annotation.tools.registry import TOOLS, tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
-class ReadAnnotations:
+class ReadAnnotations(Settings):
     """Check exports of a tool against their project, and write annotations, one (item, annotator) a line.
 
     Attributes:

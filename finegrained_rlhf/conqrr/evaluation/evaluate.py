@@ -17,6 +17,7 @@ from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.retrieval.corpus import Corpus
@@ -33,7 +34,7 @@ UnindexedGold = Literal["error", "count"]
 
 
 @dataclass(frozen=True)
-class EvaluateRewrites:
+class EvaluateRewrites(Settings):
     """A job: what the questions, dialogues, human rewrites and files of rewrites find in an index.
 
     Attributes:
@@ -85,8 +86,6 @@ class EvaluateRewrites:
             raise ConfigError(f"rewrites: {twice[0]!r} is the name of a baseline; give another one")
         if not self.baselines and not self.rewrites:
             raise ConfigError("give baselines=[…] or rewrites.NAME=FILE: there is nothing to evaluate")
-        if self.unindexed_gold not in get_args(UnindexedGold):
-            raise ConfigError(f"unindexed_gold: expected error or count, got {self.unindexed_gold!r}")
         if self.k < self.metrics.deepest:
             raise ConfigError(f"k: expected at least {self.metrics.deepest}, the depth of a metric, got {self.k}")
         if self.comparison is not None:

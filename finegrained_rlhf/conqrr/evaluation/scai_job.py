@@ -8,6 +8,7 @@ from typing import Any
 
 from finegrained_rlhf.conqrr.evaluation.scai import read_scai_run, read_scai_truth, score_scai
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.runtime.configuration import resolved_settings
@@ -16,7 +17,7 @@ from finegrained_rlhf.text.tables import markdown_table
 
 
 @dataclass(frozen=True)
-class EvaluateScai:
+class EvaluateScai(Settings):
     """The shared task's scores of a `run.json`.
 
     Attributes:

@@ -16,6 +16,7 @@ from finegrained_rlhf.conqrr.labels.choose import LabelConfig, Labelling, label_
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import PassageLabel
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, read_jsonl, sha256_of, write_json, write_jsonl
 from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.feedback.outputs import get_field
@@ -29,7 +30,7 @@ _VERSION = 1  # of the labelling; a change of what it gives makes old caches voi
 
 
 @dataclass(frozen=True)
-class LabelPassages:
+class LabelPassages(Settings):
     """A job: labels for a file of questions, from the cache where they were made before.
 
     Attributes:

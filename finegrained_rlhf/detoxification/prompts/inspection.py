@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
@@ -50,7 +51,7 @@ def count_prompts(rows: Sequence[ContinuationPrompt]) -> PromptCounts:
 
 
 @dataclass(frozen=True)
-class InspectPrompts:
+class InspectPrompts(Settings):
     """The job of `finegrained inspect-prompts`.
 
     Attributes:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
@@ -20,7 +21,7 @@ MILD, TOXIC = "mild", "toxic"
 
 
 @dataclass(frozen=True)
-class WriteScoredTexts:
+class WriteScoredTexts(Settings):
     """Write the prompts and continuations of a file as texts with their scores, in parts that share no row.
 
     A text is labelled `toxic` where its score is at least .5, else `mild`; one without a score is left out.
@@ -61,7 +62,7 @@ class WriteScoredTexts:
 
 
 @dataclass(frozen=True)
-class SplitByLabel:
+class SplitByLabel(Settings):
     """Write the texts of each label to a file of their own: what language models learn from that shall write alike.
 
     Attributes:

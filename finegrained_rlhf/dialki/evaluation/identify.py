@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task, shared_task_row
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -83,7 +84,7 @@ def spoken_dialogue(
 
 
 @dataclass(frozen=True)
-class IdentifyKnowledge:
+class IdentifyKnowledge(Settings):
     """Find the knowledge that the next agent turn of dialogues rests on, as JSON lines.
 
     Attributes:
@@ -116,12 +117,10 @@ class IdentifyKnowledge:
     segmenter: str = DEFAULT_SEGMENTER
     shared_task: OutputFile | None = None
     ensemble: Sequence[ModelName] = ()
-    batch_size: Annotated[int, harmless] = 16
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
         if self.input is not None and (self.turns or self.document is not None):
             raise ConfigError("input: expected either input, or turns and document")
         require_shared_task(self.shared_task, self.format)

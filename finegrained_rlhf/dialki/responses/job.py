@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed, at_least, harmless
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import Format
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput
@@ -19,7 +20,7 @@ from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 
 @dataclass(frozen=True)
-class GenerateResponses:
+class GenerateResponses(Settings):
     """Answer dialogues with a trained generator, and score the answers where the dialogues hold responses.
 
     Attributes:
@@ -65,17 +66,15 @@ class GenerateResponses:
     segmenter: str = DEFAULT_SEGMENTER
     max_turns: int | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    seed: int = 0
+    seed: Seed = 0
     max_new_tokens: int = 200
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
-    batch_size: Annotated[int, harmless] = 16
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
         ResponseInput(self.knowledge, self.max_turns)
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
         if self.decoding.n != 1:
             raise ConfigError(f"one response a dialogue is written: leave decoding.n at 1, got {self.decoding.n}")
         if self.input is not None and (self.turns or self.document is not None):

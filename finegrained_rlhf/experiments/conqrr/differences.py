@@ -14,6 +14,7 @@ from finegrained_rlhf.conqrr.evaluation.measure import grades_of, judgements_of
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.experiments.intervals import difference_interval
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
@@ -22,7 +23,7 @@ from finegrained_rlhf.text.tables import markdown_table
 
 
 @dataclass(frozen=True)
-class RewriteDifferences:
+class RewriteDifferences(Settings):
     """Which systems a page compares in MRR.
 
     Attributes:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
+from finegrained_rlhf.core.markers import Seed
 from finegrained_rlhf.experiments.results_table import Results, run_seconds
 from finegrained_rlhf.experiments.run_settings import settings_of_runs
 from finegrained_rlhf.feedback.reading import read_feedback
@@ -54,7 +56,7 @@ def exported_validation(run: RunDirectory, export: str = "policy") -> dict[str, 
 
 
 @dataclass(frozen=True)
-class FactWorldReport:
+class FactWorldReport(Settings):
     """Collects one seed's experiment into `report.json` and `report.md`.
 
     Attributes:
@@ -65,7 +67,7 @@ class FactWorldReport:
     """
 
     directory: str
-    seed: int
+    seed: Seed
     noise: float
 
     def run(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
@@ -13,7 +14,7 @@ from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_pred
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatLastTurn:
+class RepeatLastTurn(Settings):
     """Write the predictions of `last_turn`; a step of `pipeline=inscit/world`.
 
     Attributes:

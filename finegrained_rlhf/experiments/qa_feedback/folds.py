@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig
@@ -56,7 +57,7 @@ def fold_models(directory: str | Path) -> Iterator[FoldModel]:
 
 
 @dataclass(frozen=True)
-class JudgeFolds:
+class JudgeFolds(Settings):
     """Lets every finished model of a cross-validation judge its held-out fold, those excepted that have done so.
 
     Attributes:

@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import InscitReading
@@ -159,7 +160,7 @@ def _earlier(turns: Sequence[InscitTurn]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class InspectInscit:
+class InspectInscit(Settings):
     """The job of `finegrained inspect-inscit`.
 
     Attributes:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.markers import InputFile, OutputFile
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
@@ -33,7 +34,7 @@ MEASURES = ("pi_f1", "bleu", "rg_f1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateInscit:
+class EvaluateInscit(Settings):
     """Score predictions, or a baseline's, against the labels of a file.
 
     Attributes:
@@ -61,7 +62,7 @@ class EvaluateInscit:
     cutoffs: Sequence[int] = (20, 50)
     empty: int = 0
     draws: int = 1000
-    seed: int = 0
+    seed: Seed = 0
     format: PrintFormat = "table"
     output: OutputFile | None = None
     known_passages: InputFile | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
@@ -25,7 +26,7 @@ from finegrained_rlhf.inscit.reader.targets import ReaderTask, SaidByReader, che
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadReaderOutputs:
+class ReadReaderOutputs(Settings):
     """Write predictions; the job of `finegrained read-reader-outputs`.
 
     Attributes:

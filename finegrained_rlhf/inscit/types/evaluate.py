@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, harmless
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
@@ -19,7 +19,7 @@ from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateResponseTypes:
+class EvaluateResponseTypes(Settings):
     """The job of `finegrained evaluate-response-types`.
 
     Attributes:
@@ -34,7 +34,7 @@ class EvaluateResponseTypes:
 
     path: ModelName
     data: InputFile
-    batch_size: Annotated[int, harmless] = 32
+    batch_size: Annotated[int, at_least(1), harmless] = 32
     format: PrintFormat = "table"
     output: OutputFile | None = None
     predicted: str | None = None
@@ -42,8 +42,6 @@ class EvaluateResponseTypes:
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
         check_print_format(self.format)
 
     def run(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.labelled_texts import LabelledText
@@ -47,7 +48,7 @@ def evidence_text_of(context: Sequence[str], evidence: Sequence[EvidencePassage]
 
 
 @dataclass(frozen=True)
-class MakeResponseTypes:
+class MakeResponseTypes(Settings):
     """Write a file of labelled texts; the job of `finegrained make-response-types`.
 
     Attributes:

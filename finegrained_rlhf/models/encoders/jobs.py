@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory
 
 
 @dataclass(frozen=True)
-class MakeLongformer:
+class MakeLongformer(Settings):
     """What `finegrained make-longformer` runs.
 
     A text whose tokens all lie in each other's windows (no more than window / 2 + 1 of them) gets the hidden states of
@@ -47,7 +48,7 @@ class MakeLongformer:
 
 
 @dataclass(frozen=True)
-class ConvertDPR:
+class ConvertDPR(Settings):
     """What `finegrained convert-dpr` runs: `output_dir/query` and `output_dir/passage` of a checkpoint.
 
     Attributes:

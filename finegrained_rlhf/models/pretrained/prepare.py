@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, read_json, sha256_of, write_json
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.models.pretrained.wheels import WheelFile, file_in_wheel
@@ -91,7 +92,7 @@ PRETRAINED: dict[str, PretrainedModel] = {
 
 
 @dataclass(frozen=True)
-class PrepareModels:
+class PrepareModels(Settings):
     """What `finegrained prepare-models` runs.
 
     Attributes:

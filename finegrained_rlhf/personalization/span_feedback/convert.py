@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import as_object, get_field, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.core.markers import InputFile, OutputFile
@@ -24,7 +25,7 @@ from finegrained_rlhf.personalization.store.opening import open_memory
 
 
 @dataclass(frozen=True)
-class EditsToFeedback:
+class EditsToFeedback(Settings):
     """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.
 
     A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the

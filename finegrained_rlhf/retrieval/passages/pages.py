@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
@@ -23,7 +24,7 @@ from finegrained_rlhf.retrieval.corpus import Corpus
 
 
 @dataclass(frozen=True)
-class MakeCorpus:
+class MakeCorpus(Settings):
     """Write a corpus of pages, a file for each file of them; the job of `finegrained make-corpus`.
 
     Texts keep their line breaks. A passage without titles, such as an outline, has an empty one.

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.checks import as_object, get_field
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
 from finegrained_rlhf.core.markers import CorpusPath, OutputDirectory
 from finegrained_rlhf.dialogue.records import Passage
@@ -101,7 +102,7 @@ class PassageStore:
 
 
 @dataclass(frozen=True)
-class BuildStore:
+class BuildStore(Settings):
     """Write the store of a corpus; a step of experiments.
 
     Attributes:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.outcomes import FailedReplyError, ReplyError
-from finegrained_rlhf.core.markers import harmless
+from finegrained_rlhf.core.markers import above, at_least, harmless
 from finegrained_rlhf.runtime.remote.answers import (
     BUSY,
     UnintelligibleAnswer,
@@ -46,7 +46,7 @@ class RemoteError(FineGrainedError):
 
 
 @dataclass(frozen=True)
-class RemoteConfig:
+class RemoteConfig(Settings):
     """Where a service is, how fast it may be asked and how long to wait for it.
 
     Attributes:
@@ -65,14 +65,14 @@ class RemoteConfig:
 
     url: str
     key_variable: Annotated[str | None, harmless] = None
-    concurrency: Annotated[int, harmless] = 8
-    items_per_s: Annotated[float | None, harmless] = None
-    burst: Annotated[int, harmless] = 1
-    timeout_s: Annotated[float, harmless] = 60.0
-    budget_s: Annotated[float, harmless] = 600.0
-    backoff_s: Annotated[float, harmless] = 0.5
-    longest_wait_s: Annotated[float, harmless] = 30.0
-    longest_answer_mib: float = 8.0
+    concurrency: Annotated[int, at_least(1), harmless] = 8
+    items_per_s: Annotated[float | None, above(0), harmless] = None
+    burst: Annotated[int, at_least(1), harmless] = 1
+    timeout_s: Annotated[float, above(0), harmless] = 60.0
+    budget_s: Annotated[float, above(0), harmless] = 600.0
+    backoff_s: Annotated[float, above(0), harmless] = 0.5
+    longest_wait_s: Annotated[float, above(0), harmless] = 30.0
+    longest_answer_mib: Annotated[float, above(0)] = 8.0
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -80,13 +80,6 @@ class RemoteConfig:
             raise ConfigError("url: expected http://HOST… or https://HOST…")
         if parts.username is not None or parts.query:
             raise ConfigError("url: expected no user, password or key in it; name the variable of a key: key_variable")
-        for name in ("concurrency", "burst"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected a whole number from 1 on, got {getattr(self, name)!r}")
-        for name in ("items_per_s", "timeout_s", "budget_s", "backoff_s", "longest_wait_s", "longest_answer_mib"):
-            value = getattr(self, name)
-            if not (value is None and name == "items_per_s") and not (is_number(value) and value > 0):
-                raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
 
     def key(self) -> str | None:
         """The key of the service.

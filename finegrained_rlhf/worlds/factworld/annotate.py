@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.markers import InputFile, OutputFile
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
@@ -117,7 +118,7 @@ def annotate(record: OutputRecord, annotator: Annotator, segmenter: Segmenter) -
 
 
 @dataclass(frozen=True)
-class AnnotateFactWorld:
+class AnnotateFactWorld(Settings):
     """Annotate a file of outputs (four a question).
 
     A question with an empty output is left out and counted: the published format has no empty prediction.
@@ -133,7 +134,7 @@ class AnnotateFactWorld:
     input: InputFile
     output: OutputFile
     noise: float = 1.0
-    seed: int = 0
+    seed: Seed = 0
     segmenter: str = DEFAULT_SEGMENTER
 
     def run(self) -> None:

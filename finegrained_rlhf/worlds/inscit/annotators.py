@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.inscit.data.records import (
     CLARIFICATION,
     DIRECT,
@@ -27,7 +28,7 @@ from finegrained_rlhf.worlds.inscit.questions import MANY, InscitQuestion, entit
 
 
 @dataclass(frozen=True)
-class AnnotatorHabits:
+class AnnotatorHabits(Settings):
     """How often an annotator departs from the rule of a case; the rest of the time the rule is followed.
 
     Attributes:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.worlds.rewrite import lexicon
 
 
 @dataclass(frozen=True)
-class RewriteWorldConfig:
+class RewriteWorldConfig(Settings):
     """What a world and its dialogues look like.
 
     Attributes:

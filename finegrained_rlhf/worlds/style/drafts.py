@@ -12,8 +12,9 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import get_field, require_text
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.core.markers import OutputFile
+from finegrained_rlhf.core.markers import OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
@@ -34,7 +35,7 @@ from finegrained_rlhf.worlds.style.styles import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteStyleTexts:
+class WriteStyleTexts(Settings):
     """Write a prompt file whose answers are in styles drawn at random, whatever a reader would want.
 
     A policy that learns from it can write every style, and has no preference of its own.
@@ -47,7 +48,7 @@ class WriteStyleTexts:
 
     contexts: str
     output: OutputFile
-    seed: int = 0
+    seed: Seed = 0
 
     def run(self) -> int:
         """Read, draw, write, print one line; returns how many texts there are.
@@ -67,7 +68,7 @@ class WriteStyleTexts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteMajorityStyle:
+class WriteMajorityStyle(Settings):
     """Write drafts in the one style that most of some edited texts have: what is known without telling sources apart.
 
     Attributes:
@@ -96,7 +97,7 @@ class WriteMajorityStyle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditDrafts:
+class EditDrafts(Settings):
     """Let the reader edit drafts, and measure what that costs.
 
     Attributes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.personalization.edits import edit_cost
 from finegrained_rlhf.worlds.style.drafts import read_wanted
@@ -19,7 +20,7 @@ MEASURES = ("truth/cost", "truth/untouched")
 
 
 @dataclass(frozen=True)
-class StyleWorldMonitor:
+class StyleWorldMonitor(Settings):
     """What the reader's edits of drafts would cost; satisfies `inference.monitor.ResponseMonitor`.
 
     Attributes:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.worlds.tone.grammar import ToneGrammar
 from finegrained_rlhf.worlds.tone.lexicon import VARIANTS, tokens
@@ -33,7 +34,7 @@ class ToneToxicity:
 
 
 @dataclass(frozen=True)
-class ToneMonitor:
+class ToneMonitor(Settings):
     """What is true of continuations: toxicity, fluency under the world's grammar, and the ways to lower the first.
 
     Attributes:

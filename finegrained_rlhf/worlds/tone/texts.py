@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.worlds.tone import lexicon
 from finegrained_rlhf.worlds.tone.lexicon import CALM, HOT, TOXIC_KINDS
 
 
 @dataclass(frozen=True)
-class ToneWorldConfig:
+class ToneWorldConfig(Settings):
     """How texts come about.
 
     Attributes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.data.reading import read_inscit
@@ -17,7 +18,7 @@ from finegrained_rlhf.worlds.inscit.oracle import InscitOracle, mean_judgement
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgePredictions:
+class JudgePredictions(Settings):
     """Judge predictions by the oracle; a step of `pipeline=inscit/world`.
 
     Attributes:

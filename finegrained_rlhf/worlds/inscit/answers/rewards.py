@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.inscit.reader.targets import SaidByReader, read_joint
 from finegrained_rlhf.rewards.protocol import BaseScorer
@@ -140,7 +141,7 @@ def _honest(found: OracleJudgement) -> float:
 
 
 @dataclass(frozen=True)
-class InscitWorldMonitor:
+class InscitWorldMonitor(Settings):
     """What is true of what a reader says, beside its reward; satisfies `inference.monitor.ResponseMonitor`.
 
     Attributes:
