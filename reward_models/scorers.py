@@ -16,8 +16,8 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.markers import ModelName, at_least, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
+from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
-from reward_models.encoders.evidence import InputTooLong
 from reward_models.encoders.prompts import check_room, passages_for, question_of
 from reward_models.kinds import PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
@@ -100,9 +100,9 @@ class _Scorer(ABC):
         default: RewardModelRecord | None,
         batch_size: int,
         max_length: int | None,
-        too_long: InputTooLong,
+        too_long: TooLong,
     ) -> None:
-        if too_long not in get_args(InputTooLong):
+        if too_long not in get_args(TooLong):
             raise ConfigError(f"too_long must be truncate or refuse, got {too_long!r}")
         self.too_long = too_long
         if batch_size < 1 or (max_length is not None and max_length < 8):
@@ -198,7 +198,7 @@ class SegmentScorer(_Scorer):
         batch_size: Annotated[int, at_least(1), harmless] = 32,
         max_length: int | None = None,
         kind: str | None = None,
-        too_long: InputTooLong = "truncate",
+        too_long: TooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if not negative < positive:
@@ -294,7 +294,7 @@ class SequenceScorer(_Scorer):
         batch_size: Annotated[int, at_least(1), harmless] = 32,
         max_length: int | None = None,
         kind: str | None = None,
-        too_long: InputTooLong = "truncate",
+        too_long: TooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if std is not None and std <= 0:

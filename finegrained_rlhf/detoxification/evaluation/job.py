@@ -10,12 +10,12 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import DataName, InputFile, ModelName, OutputFile, Seed, at_least, harmless
 from finegrained_rlhf.core.records import Sample
-from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.plain_text import TooLong
 
 Protocol = Literal["thesis", "literature"]
 """How many continuations are drawn, and how long: 4 of 48 tokens (thesis, section 6.3), or 25 of 20 tokens, with which

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import ModelName, harmless
-from finegrained_rlhf.models.encoders.reading import Activation, TooLong
+from finegrained_rlhf.models.encoders.reading import Activation
+from finegrained_rlhf.text.plain_text import TooLong
 
 if TYPE_CHECKING:
     from finegrained_rlhf.models.encoders.classifier import TextClassifier

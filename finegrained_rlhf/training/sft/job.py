@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from finegrained_rlhf.core.markers import DataName, above, at_least, below, harmless
-from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 if TYPE_CHECKING:
