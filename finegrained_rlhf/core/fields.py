@@ -86,7 +86,7 @@ def check_values(settings: Any) -> None:
     """
     for name, setting in settings_of(type(settings)).items():
         if (problem := problem_of_value(getattr(settings, name), setting.annotation)) is not None:
-            raise ConfigError(f"{name}: {problem}")
+            raise ConfigError(stated(name, problem))
 
 
 def is_ours(target: str) -> bool:
@@ -270,7 +270,7 @@ def _places_within(value: Any, key: str) -> Iterator[Place]:
 
 def problem_of_value(value: Any, annotation: Any) -> str | None:
     """What is wrong with a value: no number, out of its range, or none of its words. None where nothing is."""
-    if value is None:
+    if value is None and takes_null(annotation):
         return None
     words = [word for member in members(annotation) for word in _words(member)]
     alone = all(_words(member) or plain_type(member) in (None, type(None)) for member in members(annotation))
@@ -287,6 +287,11 @@ def problem_of_value(value: Any, annotation: Any) -> str | None:
     return _problem_of_items(value, annotation)
 
 
+def stated(key: str, problem: str) -> str:
+    """A problem of a value with its key; the problem of a value in a mapping begins with the rest of its key."""
+    return f"{key}{problem}" if problem.startswith(".") else f"{key}: {problem}"
+
+
 def _number_kind(annotation: Any) -> str | None:
     """What a value must be, where it can be nothing but a number."""
     kinds = {plain_type(member) for member in members(annotation)} - {None, type(None)}
@@ -298,8 +303,13 @@ def _is_number(value: Any, kind: str) -> bool:
     return right and not isinstance(value, bool) and math.isfinite(value)
 
 
+def takes_null(annotation: Any) -> bool:
+    """Whether a setting may be left without a value."""
+    return any(plain_type(member) in (None, type(None), Any) for member in members(annotation))
+
+
 def _or_null(annotation: Any) -> str:
-    return "null or " if any(plain_type(member) in (None, type(None)) for member in members(annotation)) else ""
+    return "null or " if takes_null(annotation) else ""
 
 
 def _words(member: Any) -> tuple[Any, ...]:
@@ -315,7 +325,7 @@ def _problem_of_items(value: Any, annotation: Any) -> str | None:
     for inner in filter(None, map(items_of, members(annotation))):
         if isinstance(value, Mapping):
             found = ((name, problem_of_value(item, inner)) for name, item in value.items())
-            return next((f"{name}: {problem}" for name, problem in found if problem), None)
+            return next((f".{stated(name, problem)}" for name, problem in found if problem), None)
         if isinstance(value, list | tuple):
             return next(filter(None, (problem_of_value(item, inner) for item in value)), None)
     return None

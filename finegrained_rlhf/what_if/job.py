@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile
@@ -25,9 +24,6 @@ class RewardChange(Settings):
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, weight in self.weights.items():
-            if not is_number(weight):
-                raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
         for name, settings in self.settings.items():
             if not isinstance(settings, Mapping):
                 raise ConfigError(f"reward.settings.{name}: expected settings such as aggregation, got {settings!r}")

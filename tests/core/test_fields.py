@@ -136,7 +136,7 @@ def test_values_in_range() -> None:
     assert problem_of_value("free", Literal["a"] | str) is None
     assert problem_of_value(None, Annotated[int, at_least(1)] | None) is None
     assert problem_of_value(3, Annotated[int, at_most(2)]) == "expected at most 2, got 3"
-    assert problem_of_value({"a": 0}, Mapping[str, Count]) == "a: expected at least 1, got 0"
+    assert problem_of_value({"a": 0}, Mapping[str, Count]) == ".a: expected at least 1, got 0"
 
 
 def test_defaults_are_filled_in_below_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
-from finegrained_rlhf.text.tables import PrintFormat, check_print_format
+from finegrained_rlhf.text.tables import PrintFormat
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,6 @@ class InspectPrompts(Settings):
 
     data: InputFile
     format: PrintFormat = "table"
-
-    def __post_init__(self) -> None:
-        check_print_format(self.format)
 
     def run(self) -> PromptCounts:
         """Read the file, count, print."""

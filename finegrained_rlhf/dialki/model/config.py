@@ -10,7 +10,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above, at_least, at_most, below
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
-from finegrained_rlhf.dialki.inputs.units import Units, check_units
+from finegrained_rlhf.dialki.inputs.units import Units
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.records import GoldEntries
 
@@ -49,7 +49,6 @@ class DialkiConfig(Settings):
     def __post_init__(self) -> None:
         if self.threshold is not None and self.search.select_by != "logits" and not 0 <= self.threshold <= 1:
             raise ConfigError(f"dialki.threshold: expected null or a probability, got {self.threshold}")
-        check_units(self.units)
 
     @property
     def system(self) -> str:

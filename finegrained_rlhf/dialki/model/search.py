@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import at_least
 
@@ -19,12 +18,6 @@ ScoreBy = Literal["probabilities", "logits", "joint"]
 
 SelectBy = Literal["probabilities", "logits", "sigmoid"]
 """What γ is compared with: a passage's probability among those searched, its logit, or σ of its logit."""
-
-
-def check_select_by(value: str, key: str) -> None:
-    """Raise ConfigError, naming the key, for what is none of them."""
-    if value not in get_args(SelectBy):
-        raise ConfigError(f"{key}: expected one of {', '.join(get_args(SelectBy))}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -45,9 +38,6 @@ class SearchConfig(Settings):
     max_passages: Annotated[int, at_least(1)] = 20
     most: Annotated[int, at_least(1)] = 4
     select_by: SelectBy = "probabilities"
-
-    def __post_init__(self) -> None:
-        check_select_by(self.select_by, "search.select_by")
 
 
 def passages_above(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import InputFile, ModelName, above, at_least, below, harmless
-from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels, check_history_labels
+from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
@@ -68,7 +68,6 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
     dropout: Annotated[float | None, at_least(0), below(1)] = None
 
     def __post_init__(self) -> None:
-        check_history_labels(self.history_labels)
         if self.dialki.parity:
             raise ConfigError("dialki.parity: a model is trained with masked logits; parity compares trained weights")
         if self.dialki.next_loss_only and (self.losses.history or self.losses.adversarial):

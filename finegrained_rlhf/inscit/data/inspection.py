@@ -27,7 +27,7 @@ from finegrained_rlhf.inscit.data.records import (
     turns_of,
 )
 from finegrained_rlhf.text.segmentation import english_tokens
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 LONG_PASSAGE = 384
 """Tokens above which a gold passage counts as long: what one input of the readers holds."""
@@ -175,7 +175,6 @@ class InspectInscit(Settings):
     known_passages: InputFile | None = None
 
     def __post_init__(self) -> None:
-        check_print_format(self.format)
         if not self.data:
             raise ConfigError("data: expected a file")
 

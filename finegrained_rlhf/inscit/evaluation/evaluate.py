@@ -28,7 +28,7 @@ from finegrained_rlhf.inscit.evaluation.scoring import (
     type_scores,
 )
 from finegrained_rlhf.metrics.agreement import bootstrap_interval
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 MEASURES = ("pi_f1", "bleu", "rg_f1")
 
@@ -76,7 +76,6 @@ class EvaluateInscit(Settings):
             raise ConfigError(f"baseline: expected one of {', '.join(BASELINES)}, got {self.baseline!r}")
         if self.train is not None and self.baseline is None:
             raise ConfigError("train: only a baseline reads it; predictions have their first turns")
-        check_print_format(self.format)
         if self.empty not in (0, 1) or self.draws < 0 or any(k < 1 for k in self.cutoffs):
             told = f"{self.empty}, {self.draws} and {list(self.cutoffs)}"
             raise ConfigError(f"expected empty 0 or 1, draws from 0, cutoffs from 1; got {told}")

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.inscit.human.records import MEASURES, NOTHING_TO_RATE, SCALES, TurnRating, points, read_ratings
 from finegrained_rlhf.metrics.agreement import bootstrap_interval, krippendorff_alpha
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 Turn = tuple[str, int]
 TurnMeans = Mapping[Turn, Mapping[str, Mapping[str, float]]]
@@ -140,9 +140,6 @@ class ScoreHumanEvaluation(Settings):
     seed: Seed = 0
     format: PrintFormat = "table"
     output: OutputFile | None = None
-
-    def __post_init__(self) -> None:
-        check_print_format(self.format)
 
     def run(self) -> dict[str, Any]:
         """Read, score, print. Raises DataError where the file is damaged."""

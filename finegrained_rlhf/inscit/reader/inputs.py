@@ -20,7 +20,7 @@ from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
-from finegrained_rlhf.inscit.reader.targets import ReaderTask, check_reader_task, joint_target, with_type
+from finegrained_rlhf.inscit.reader.targets import ReaderTask, joint_target, with_type
 
 ReaderLabels = Literal["first", "all"]
 ORACLE = "oracle"
@@ -70,7 +70,6 @@ class MakeReaderInputs(Settings):
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
-        check_reader_task(self.task)
         if (self.retrieved is None) == (self.evidence is None):
             raise ConfigError("retrieved or evidence: expected exactly one of them")
         if self.evidence is not None and (self.add_gold or self.task == "joint"):

@@ -22,7 +22,7 @@ from finegrained_rlhf.inscit.evaluation.predictions import (
     read_predictions,
     write_predictions,
 )
-from finegrained_rlhf.inscit.reader.targets import ReaderTask, SaidByReader, check_reader_task, read_joint
+from finegrained_rlhf.inscit.reader.targets import ReaderTask, SaidByReader, read_joint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,6 @@ class ReadReaderOutputs(Settings):
     task: ReaderTask = "joint"
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        check_reader_task(self.task)
 
     def run(self) -> dict[str, int]:
         """Read, take apart, write, print one line.

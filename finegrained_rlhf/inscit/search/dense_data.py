@@ -23,7 +23,6 @@ from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.search.queries import (
     DenseQuery,
     EvidenceQuery,
-    check_evidence_query,
     evidence_query,
     read_turns,
 )
@@ -68,9 +67,6 @@ class MakeDprData(Settings):
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        check_evidence_query(self.query)
 
     def run(self) -> int:
         """Search, look up, write, print one line; returns how many records there are.

@@ -16,7 +16,7 @@ from finegrained_rlhf.core.markers import IndexPath, InputFile, OutputFile, at_l
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
-from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
+from finegrained_rlhf.inscit.search.queries import EvidenceQuery, evidence_query
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
@@ -48,9 +48,6 @@ class RetrieveEvidence(Settings):
     known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        check_evidence_query(self.query)
 
     def run(self) -> int:
         """Search, write, print one line; returns how many turns there are.

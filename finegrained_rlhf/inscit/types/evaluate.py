@@ -15,7 +15,7 @@ from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
 from finegrained_rlhf.inscit.types.instances import type_instances
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,6 @@ class EvaluateResponseTypes(Settings):
     predicted: str | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        check_print_format(self.format)
 
     def run(self) -> dict[str, Any]:
         """Classify, score, print.

@@ -111,7 +111,7 @@ def _check_records(path: str, holder: Mapping[str, Any]) -> None:
         read_json(file)
 
 
-_CHECKS: Mapping[str, InputCheck] = {
+_CHECKS: dict[str, InputCheck] = {
     "file": _check_records,
     "dataset": _check_records,
     "model": check_model,

@@ -25,6 +25,7 @@ from finegrained_rlhf.core.fields import (
     named_class,
     problem_of_value,
     settings_of,
+    stated,
     takes_any,
 )
 from finegrained_rlhf.core.markers import Seed, members, plain_type
@@ -154,7 +155,7 @@ def _problem(key: str, value: Any, setting: Setting, refused: Mapping[str, set[A
     if name in _SEEDS and (found := problem_of_seed(key, value)) is not None:
         return found
     if (found := problem_of_value(value, setting.annotation)) is not None:
-        return f"{key}: {found}"
+        return stated(key, found)
     return _without_target(key, value, setting.annotation)
 
 

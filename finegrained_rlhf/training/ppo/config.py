@@ -31,7 +31,7 @@ class KLConfig(Settings):
 
     place: Literal["reward", "loss"] = "reward"
     estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
-    beta: float = 0.3
+    beta: Annotated[float, at_least(0)] = 0.3
     controller: Literal["fixed", "adaptive"] = "fixed"
     target: float = 6.0
     horizon: float = 10_000.0
