@@ -1,4 +1,5 @@
-# `make venv` builds .venv; `make test` runs all that CI checks, `make test-all` the slow tests too (docs/testing.md);
+# `make venv` builds .venv, the laboratory in it; `make test` runs all that CI checks, the library's tests first, then those
+# of lab/; `make library` runs the library's alone; `make test-all` runs the slow tests too (docs/testing.md);
 # `make test-trl` builds a second environment with TRL in .venv-trl/ and runs the tests that need it;
 # `make test-bare` runs tests of the engine with the oldest transformers and neither hydra nor spaCy, in .venv-bare/;
 # `make test-min` runs all of them with the oldest versions that pyproject.toml allows, in .venv-min/;
@@ -23,23 +24,23 @@ BARE := tests/models/test_models_families.py tests/models/test_models_packed.py 
   tests/training/ppo/test_training_update.py tests/benchmarks/test_benchmarks_gpu.py
 
 # One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
-test test-trl test-bare test-min lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
-test test-trl test-bare test-min lint types imports quick unit scripts slow: export WANDB_MODE = offline
-test test-trl test-bare test-min lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
+test test-trl test-bare test-min lint types imports quick library unit scripts slow: export OMP_NUM_THREADS = 1
+test test-trl test-bare test-min lint types imports quick library unit scripts slow: export WANDB_MODE = offline
+test test-trl test-bare test-min lint types imports quick library unit scripts slow: export HF_HUB_OFFLINE = 1
 
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv test test-all test-trl bare test-bare test-min lint types imports quick unit scripts slow models demo docs
+.PHONY: venv test test-all test-trl bare test-bare test-min lint types imports quick library unit scripts slow models demo docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,slurm,retrieval,search,postgres,pretrained,docs]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,slurm,retrieval,search,postgres,pretrained,docs]' --editable lab
 	@touch $@
 
 # Lint first, because it is quick; then types and import floors beside the tests, because they use one core.
@@ -65,6 +66,10 @@ quick: $(STAMP)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not scripts"
+
+# The tests of what is installed; they need no laboratory.
+library: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests
 
 # The shortest end-to-end run of every script.
 scripts: $(STAMP)

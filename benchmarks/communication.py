@@ -32,7 +32,8 @@ from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.value import ValueHead
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.tables import markdown_table
 
 MODES = ("none", "optimizer", "gradients", "full")

@@ -48,7 +48,8 @@ from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
 from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer

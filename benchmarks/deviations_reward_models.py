@@ -27,7 +27,8 @@ from finegrained_rlhf.models.tiny.config import TinyLongformerConfig
 from finegrained_rlhf.models.tiny.longformer import build_longformer
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.config import RewardBatchConfig
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples, hold_out

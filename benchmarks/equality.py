@@ -48,7 +48,7 @@ def check_equality(profile: Profile, models: Path) -> dict[str, dict[str, Any]]:
         models: directory of the profile's reward models, written here where they are missing.
 
     Returns:
-        `{name: {"value", "tolerance", "ok"}}`.
+        `{name: {"value", "tolerance", "ok"}}`, and of `updated_parameters` in fp32 `where`, the name of the parameter.
     """
     sizes: dict[str, Any] = {
         "prompts": profile.equal_prompts,
@@ -80,7 +80,7 @@ def _compare(profile: Profile, models: Path) -> dict[str, dict[str, Any]]:
         rewards, given = _rewards(ours, plain)
         # In bf16 a segment near the border may change sides; the update is then compared on our rewards.
         plain.learn_from(drawn, PhaseTimer(workload.device), given if profile.precision == "bf16" else None)
-        largest, relative = _parameters(ours, plain, before)
+        largest, where, relative = _parameters(ours, plain, before)
     if profile.precision == "bf16":
         mean = float(logprobs.sum() / drawn.mask.sum())
         return {
@@ -93,7 +93,7 @@ def _compare(profile: Profile, models: Path) -> dict[str, dict[str, Any]]:
         **found,
         "decode_logprobs": entry(float(logprobs.max()), tolerance),
         "reward_scores": entry(max(rewards), tolerance),
-        "updated_parameters": entry(largest, tolerance),
+        "updated_parameters": {**entry(largest, tolerance), "where": where},
         "relative_update": entry(relative, 10 * tolerance),
     }
 
@@ -131,19 +131,23 @@ def _rewards(ours: Ours, plain: Plain) -> tuple[list[float], Tensor]:
     return differences, composer.compose(rollout, mine, train=False).total
 
 
-def _parameters(ours: Ours, plain: Plain, before: dict[str, Tensor]) -> tuple[float, float]:
-    """(largest difference of a parameter after the update, ‖difference‖ / ‖plain movement‖ over all parameters)."""
+def _parameters(ours: Ours, plain: Plain, before: dict[str, Tensor]) -> tuple[float, str, float]:
+    """What one update did to all parameters on both sides.
+
+    Returns:
+        (largest difference of a parameter, its name, ‖difference‖ / ‖plain movement‖).
+    """
     mine = {f"policy.{name}": p for name, p in ours.trainer.models.policy.model.named_parameters()}
     value = ours.trainer.models.value
     assert isinstance(value, SeparateValueModel)
     mine |= {f"value.{name}": p for name, p in value.backbone.named_parameters()}
     mine |= {f"head.{name}": p for name, p in value.head.named_parameters()}
     assert set(mine) == set(plain.trained), "the two sides train different parameters"
-    largest, difference, movement = 0.0, 0.0, 0.0
+    largest, difference, movement = (0.0, ""), 0.0, 0.0
     with torch.no_grad():
         for name, theirs in plain.trained.items():
             delta = mine[name] - theirs
-            largest = max(largest, float(delta.abs().max()))
+            largest = max(largest, (float(delta.abs().max()), name))
             difference += float(delta.double().square().sum())
             movement += float((theirs - before[name]).double().square().sum())
-    return largest, (difference / max(movement, 1e-300)) ** 0.5
+    return *largest, (difference / max(movement, 1e-300)) ** 0.5

@@ -22,7 +22,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from finegrained_rlhf.runtime.processes import available_cores
+from finegrained_rlhf.runtime.process_config import available_cores
 
 Clock = Callable[[], float]
 TORCH_HAS_CUDNN_ATTENTION = torch.backends.cuda.cudnn_sdp_enabled()

@@ -31,7 +31,8 @@ from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of
 from finegrained_rlhf.preflight.memory.report import GIB, USABLE, peak
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
-from finegrained_rlhf.runtime.processes import SHARDING, Processes
+from finegrained_rlhf.runtime.process_config import SHARDING
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.training.ppo.job import TrainPPO
 

@@ -18,7 +18,8 @@ from finegrained_rlhf.rewards import BaseScorer, RewardComposer, RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig, make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.advantages.group import GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts

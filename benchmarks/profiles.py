@@ -47,7 +47,7 @@ class Profile:
         name: of the profile.
         device: `cpu` or `cuda`.
         precision: `fp32`, or `bf16` for bf16 autocast over fp32 weights.
-        family: `t5`, or a key of `families.FAMILIES`.
+        family: `t5`, or a key of `CAUSAL_FAMILIES`.
         note: what the shapes are, in words.
         policy: shape of policy and reference.
         value: shape of the value model's backbone.

@@ -83,10 +83,10 @@ def code_lines(text: str) -> int:
 
 
 def count_commands() -> int:
-    """The commands that `finegrained --help` lists."""
-    from finegrained_rlhf.launch.commands import COMMANDS
+    """The commands of the library."""
+    from finegrained_rlhf.launch.commands import NAMES
 
-    return sum(map(len, COMMANDS.values()))
+    return len(NAMES)
 
 
 def read_concepts(path: Path = CONCEPTS, root: Path = ROOT) -> dict[str, str]:

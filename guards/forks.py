@@ -38,7 +38,9 @@ LIBRARIES = (
     "transformers.models.t5.modeling_t5",
 )
 """What most commands import; one that is not installed is left out."""
-OURS = frozenset({"benchmarks", "conftest", "finegrained_rlhf", "guards", "lab", "reward_models", "tests"})
+OURS = frozenset(
+    {"benchmarks", "conftest", "finegrained_lab", "finegrained_rlhf", "guards", "lab", "reward_models", "tests"}
+)
 """Top-level packages that a forked process imports anew."""
 TIMED_OUT = 124
 """Exit status of a process that was killed because its time was over."""

@@ -14,8 +14,6 @@ __getattr__, __dir__ = lazy_exports(
         "InspectFeedback": "data.inspection",
         "MakeTinyRewardModels": "encoders.tiny",
         "LayerConfig": "training.layers",
-        "MakeIntermediateFeedback": "data.intermediate",
-        "SplitFeedback": "data.folds",
         "RewardModelConfig": "config",
         "SegmentScorer": "scorers",
         "SequenceScorer": "scorers",

@@ -1,4 +1,4 @@
-"""The settings of a reward model's training: its kind, inputs, labels, rates and length. Knows no files."""
+"""The settings of a reward model's training: its kind, inputs, labels, rates and length."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a reward model is, in a record beside its weights.
-
-Knows kinds and the file `reward_model.json`. Does not know weights or tokens.
-"""
+"""What a reward model is, in a record beside its weights."""
 
 from __future__ import annotations
 

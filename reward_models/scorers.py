@@ -1,8 +1,7 @@
 """Trained reward models as reward components: they satisfy `finegrained_rlhf.rewards`'s scorer protocol.
 
-Knows prompts (their question and passages) and response texts; does not know tokens of the policy, weights of
-components or PPO. Weights are read in `setup`, not before. `start` launches all work on the device and waits for none
-of it, so that the CPU can prepare the next component meanwhile.
+Weights are read in `setup`, not before. `start` launches all work on the device and waits for none of it, so that the
+CPU can prepare the next component meanwhile.
 """
 
 from __future__ import annotations
@@ -218,8 +217,8 @@ class SegmentScorer(_Scorer):
         config = model.model.config
         wrong = error_label_ids(config.id2label)
         self._is_error = torch.tensor([i in wrong for i in range(config.num_labels)], device=model.device)
-        asked = self._asked_segmenter or model.record.named_segmenter
-        self._segmenter = shared_segmenter(asked) if isinstance(asked, str) else asked
+        segmenter = self._asked_segmenter or model.record.named_segmenter
+        self._segmenter = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
 
     def segments(self, response: str) -> list[Span]:
         """The segments of a response that the model labels."""
@@ -245,19 +244,19 @@ class SegmentScorer(_Scorer):
         from reward_models.encoders.inputs import batches_by_length
 
         model, spans = self.model, [tuple(self.segments(response)) for response in responses]
-        rows = [i for i, found in enumerate(spans) if found]
+        rows = [i for i, row_spans in enumerate(spans) if row_spans]
         inputs = self._encode([self._parts(prompts[i], responses[i], spans[i]) for i in rows])
         for i, item in zip(rows, inputs, strict=True):
             spans[i] = spans[i][: len(item.separators)]
         order: list[int] = []
-        found: list[torch.Tensor] = []
+        errors: list[torch.Tensor] = []
         with torch.no_grad():
             for chosen, batch in batches_by_length(inputs, self.batch_size, model.pad_id, model.device):
                 order += [rows[i] for i in chosen]
-                found.append(self._is_error[model.segment_logits(batch).argmax(dim=-1)])
+                errors.append(self._is_error[model.segment_logits(batch).argmax(dim=-1)])
 
         def collect() -> SegmentScores:
-            wrong = iter(torch.cat(found).tolist() if found else ())
+            wrong = iter(torch.cat(errors).tolist() if errors else ())
             values: list[tuple[float, ...]] = [()] * len(responses)
             for i in order:
                 values[i] = tuple(self.negative if next(wrong) else self.positive for _ in spans[i])

@@ -81,7 +81,7 @@ def with_moments(
 
 
 def train_reward_model(job: TrainRewardModel, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
-    """What `TrainRewardModel.train` does."""
+    """Run the loop, then measure the exported model and write its trust report."""
     trainer = built.trainer
     result = job.fit(trainer, built.loop, processes, run)
     _finish(job, trainer, run, result, built.train_records, processes, built.train_examples)
@@ -91,7 +91,7 @@ def train_reward_model(job: TrainRewardModel, built: Assembled, processes: Proce
 
 
 def assemble_reward_model(job: TrainRewardModel, processes: Processes, run: RunDirectory) -> Assembled:
-    """What `TrainRewardModel.assemble` does."""
+    """Read and label the feedback, build the model and encode the examples."""
     train_records, validation_records = _read(job)
     model = _new_model(job)
     encoder = model.input_encoder()

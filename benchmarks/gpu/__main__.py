@@ -51,7 +51,8 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.launch.sweeps.children import ended_by_signals
 from finegrained_rlhf.models.quiet import quiet_transformers
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 
 KEYS = ("out", "part", "budget_s", "device", "small", "again")
 FAILED, LEFT = 1, 3

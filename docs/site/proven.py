@@ -18,8 +18,8 @@ from typing import Any, get_args
 
 import yaml
 
+from finegrained_lab.experiments.results_table import Evidence
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.experiments.results_table import Evidence
 from finegrained_rlhf.text.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def tables() -> list[Shown]:
 
 def _evidence(name: str, result: dict[str, Any]) -> Evidence:
     """What a table is evidence of: as its file says; of an older file as its pipeline does now."""
-    pipeline = ROOT / "conf/pipeline" / f"{name}.yaml"
+    pipeline = ROOT / "lab/finegrained_lab/conf/pipeline" / f"{name}.yaml"
     collect = yaml.safe_load(pipeline.read_text(encoding="utf-8"))["collect"] if pipeline.is_file() else {}
     evidence: Evidence = result.get("evidence") or collect.get("evidence", "generated world")
     return evidence
@@ -213,7 +213,7 @@ def proven_page() -> str:
     parts.append(
         "## GPUs\n\n"
         + (
-            f"Measured: {', '.join(f'`{name}` ({on})' for name, on in gpu.items())} "
+            f"Measured on {_listed(sorted(set(gpu.values())))}: {len(gpu)} files of `benchmarks/results` "
             "([Benchmarks](benchmarks.md#measured-so-far)). These are seconds, memory and equality; which tables were "
             "made on a GPU stands above."
             if gpu

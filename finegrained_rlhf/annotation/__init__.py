@@ -6,7 +6,6 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Adjudicate": "adjudication.adjudicate",
-        "JoinFeedback": "adjudication.join",
         "MakeAnnotationTasks": "project.make",
         "MeasureAgreement": "agreement.measure",
         "RandomSelection": "project.selection",

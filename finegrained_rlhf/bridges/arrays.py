@@ -1,6 +1,6 @@
 """Rewards of one step of another trainer as arrays: by token and component, or one number a response and component.
 
-Knows rewards, texts and the characters at which tokens end; a tokenizer only where ids are given. Knows no trainer.
+A tokenizer is needed only where ids are given.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class DenseReward:
 
     def __init__(self, reward: RewardConfig, device: torch.device | str = "cpu") -> None:
         for place, parts in (("schedule", reward.schedule), ("constraints", reward.constraints)):
-            if found := [name for name, part in parts.items() if part.active]:
+            if moving := [name for name, part in parts.items() if part.active]:
                 raise ConfigError(
-                    f"reward.{place}.{found[0]}: moves with our trainer's steps; set reward.weights instead"
+                    f"reward.{place}.{moving[0]}: moves with our trainer's steps; set reward.weights instead"
                 )
-        if found := [name for name, setting in reward.settings.items() if setting.normalisation != "none"]:
+        if normalised := [name for name, setting in reward.settings.items() if setting.normalisation != "none"]:
             raise ConfigError(
-                f"reward.settings.{found[0]}.normalisation: running moments exist in our training run only"
+                f"reward.settings.{normalised[0]}.normalisation: running moments exist in our training run only"
             )
         self.config = reward
         self._composer = RewardComposer(reward, eos_ids=(_END,))
@@ -180,22 +180,22 @@ class DenseReward:
         return [True] * count if ended is None else ended
 
 
-def _same(texts: Sequence[str], **given: Sequence[Any] | None) -> None:
+def _same(texts: Sequence[str], **arguments: Sequence[Any] | None) -> None:
     """Require one of each, where it is given, for every response."""
-    for name, found in given.items():
-        if found is not None and len(found) != len(texts):
-            raise DataError(f"{len(texts)} responses need as many {name}, got {len(found)}")
+    for name, values in arguments.items():
+        if values is not None and len(values) != len(texts):
+            raise DataError(f"{len(texts)} responses need as many {name}, got {len(values)}")
 
 
 def _checked_ends(row: int, ends: Sequence[int], text: str) -> tuple[int, ...]:
     """The characters at which the tokens of a response end, if they can be that."""
-    found = tuple(map(int, ends))
-    if not found:
+    places = tuple(map(int, ends))
+    if not places:
         raise DataError(f"response {row} has no token, so that none can carry its reward")
-    if any(not before <= end <= len(text) for before, end in zip((0, *found), found, strict=False)):
-        problem = f"expected characters of the text (0 to {len(text)}) that do not decrease, got {list(found)}"
+    if any(not before <= end <= len(text) for before, end in zip((0, *places), places, strict=False)):
+        problem = f"expected characters of the text (0 to {len(text)}) that do not decrease, got {list(places)}"
         raise DataError(f"response {row}: {problem}", field="ends")
-    return found
+    return places
 
 
 def _rollout(
@@ -207,9 +207,9 @@ def _rollout(
 ) -> Rollout:
     """A rollout with all that rewards read of one: ids say only where a response ends, log-probabilities are 0."""
     _same(texts, prompts=prompts, ends=ends, ended=ended)
-    checked = [_checked_ends(row, found, text) for row, (found, text) in enumerate(zip(ends, texts, strict=True))]
+    checked = [_checked_ends(row, places, text) for row, (places, text) in enumerate(zip(ends, texts, strict=True))]
     ids, mask = pad_rows(
-        [[0] * (len(found) - 1) + [_END if end else 0] for found, end in zip(checked, ended, strict=True)], 0
+        [[0] * (len(places) - 1) + [_END if end else 0] for places, end in zip(checked, ended, strict=True)], 0
     )
     if width is not None:
         if width < ids.shape[1]:

@@ -1,4 +1,4 @@
-"""Rows of other trainers' data sets as prompts of ours. Knows no trainer."""
+"""Rows of other trainers' data sets as prompts of ours."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class _Scored:
     def __init__(self, reward: DenseReward, eos_ids: Sequence[int]) -> None:
         self._reward, self._eos_ids = reward, set(eos_ids)
         self._call: _Call | None = None
-        self._found: Mapping[str, list[float]] = {}
+        self._rewards: Mapping[str, list[float]] = {}
 
     def component(self, name: str) -> TRLFunction:
         def function(
@@ -79,7 +79,7 @@ class _Scored:
     ) -> Mapping[str, list[float]]:
         count = len(completions)
         by_row = {name: c for name, c in columns.items() if isinstance(c, list) and len(c) == count}
-        asked = [
+        prompt_rows = [
             prompt_of_row(message_text(prompt), {name: column[i] for name, column in by_row.items()}, i)
             for i, prompt in enumerate(prompts)
         ]
@@ -87,11 +87,11 @@ class _Scored:
         if completion_ids is not None:
             lengths = [len(row) for row in completion_ids]
             ended = [any(int(i) in self._eos_ids for i in row) for row in completion_ids] if self._eos_ids else None
-        call = (asked, texts, lengths, ended)
+        call = (prompt_rows, texts, lengths, ended)
         if call != self._call:
-            self._found = self._reward.of_responses(asked, texts, lengths=lengths, ended=ended)
+            self._rewards = self._reward.of_responses(prompt_rows, texts, lengths=lengths, ended=ended)
             self._call = call
-        return self._found
+        return self._rewards
 
 
 def _named(name: str, function: TRLFunction) -> TRLFunction:

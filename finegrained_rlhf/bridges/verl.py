@@ -2,8 +2,8 @@
 
 A manager is made with `(tokenizer, num_examine, compute_score, reward_fn_key, **kwargs)`, is called with a `DataProto`
 and gives `reward_tensor` [R, T], which the trainer of verl up to 0.7.0 takes as `token_level_scores`. From 0.7.1 on its
-reward loop makes managers by keywords, awaits their `run_single` and pays one number a response. Knows of a `DataProto`
-that it has `batch` (tensors by name) and `non_tensor_batch` (arrays of objects by name).
+reward loop makes managers by keywords, awaits their `run_single` and pays one number a response. Of a `DataProto` it
+reads `batch` (tensors by name) and `non_tensor_batch` (arrays of objects by name).
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class VerlRewardManager:
             float32 [R, T] on the device of the responses; or `reward_tensor`, that, with `reward_extra_info`, a list of
             R weighted sums a component under `reward/NAME`.
         """
-        responses, found = data.batch["responses"], self.token_rewards(data)
-        tensor = torch.from_numpy(found.total).to(responses.device)
+        responses, rewards = data.batch["responses"], self.token_rewards(data)
+        tensor = torch.from_numpy(rewards.total).to(responses.device)
         if not return_dict:
             return tensor
-        sums = {f"reward/{name}": part.sum(axis=1).tolist() for name, part in found.components.items()}
+        sums = {f"reward/{name}": part.sum(axis=1).tolist() for name, part in rewards.components.items()}
         return {"reward_tensor": tensor, "reward_extra_info": sums}
 
     async def run_single(self, data: Any) -> dict[str, Any]:
@@ -92,11 +92,11 @@ class VerlRewardManager:
         responses, prompts = data.batch["responses"], data.batch["prompts"]
         mask = data.batch["attention_mask"].bool().cpu()
         length = prompts.shape[1]
-        asked = [row[kept].tolist() for row, kept in zip(prompts.cpu(), mask[:, :length], strict=True)]
+        prompt_ids = [row[kept].tolist() for row, kept in zip(prompts.cpu(), mask[:, :length], strict=True)]
         answered = [row[kept].tolist() for row, kept in zip(responses.cpu(), mask[:, length:], strict=True)]
         rows = [
             prompt_of_row(decode_text(self.tokenizer, ids), _metadata(data.non_tensor_batch, i), i)
-            for i, ids in enumerate(asked)
+            for i, ids in enumerate(prompt_ids)
         ]
         return self.reward.of_ids(rows, answered, self.tokenizer, width=responses.shape[1])
 
@@ -113,9 +113,9 @@ def verl_compute_score(reward: DenseReward) -> Callable[..., dict[str, float]]:
     Raises:
         ConfigError: the reward has a penalty for form.
     """
-    if found := list(reward.config.penalties.weights):
+    if penalties := list(reward.config.penalties.weights):
         raise ConfigError(
-            f"compute_score sees no tokens, by which {found[0]} is counted; leave out reward.end_penalty and "
+            f"compute_score sees no tokens, by which {penalties[0]} is counted; leave out reward.end_penalty and "
             "reward.overlong, or take VerlRewardManager"
         )
 

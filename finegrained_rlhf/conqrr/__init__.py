@@ -23,6 +23,5 @@ __getattr__, __dir__ = lazy_exports(
         "RewriteFewShot": "few_shot.job",
         "RewritingConfig": "rewriting.config",
         "TrainConqrr": "training.job",
-        "WriteCanardCorpus": "readers.canard_corpus",
     },
 )

@@ -1,7 +1,4 @@
-"""What a query rewriter reads and imitates: dialogues newest turn first, human rewrites for a share of the turns.
-
-Knows questions in dialogues and tokenizers. Knows no model, no retriever and no file.
-"""
+"""What a query rewriter reads and imitates: dialogues newest turn first, human rewrites for a share of the turns."""
 
 from __future__ import annotations
 
@@ -75,9 +72,9 @@ def _with_cue(prompt: Prompt, text: str, cue: Sequence[int], ends: int) -> Promp
 
 def _ends(tokenizer: Any) -> int:
     """How many special tokens a tokenizer puts behind a text."""
-    whole, alone = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    added = len(whole) - len(alone)
-    return added - next((start for start in range(added) if whole[start : start + len(alone)] == alone), added)
+    ids, alone = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    added = len(ids) - len(alone)
+    return added - next((start for start in range(added) if ids[start : start + len(alone)] == alone), added)
 
 
 def labelled_share(examples: Sequence[RewriteExample], share: float, seed: int) -> frozenset[str]:

@@ -1,7 +1,4 @@
-"""What a retriever can be asked for a question in a dialogue, without a model; and files of what a model wrote.
-
-Knows questions in dialogues and one file format. Does not know retrievers.
-"""
+"""What a retriever can be asked for a question in a dialogue, without a model; and files of what a model wrote."""
 
 from __future__ import annotations
 

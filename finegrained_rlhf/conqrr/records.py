@@ -1,7 +1,4 @@
-"""Records of query rewriting: a turn of a dialogue, and its weak label.
-
-Knows what a turn is made of and how it becomes a policy's input. Does not know files, tokenizers or retrievers.
-"""
+"""Records of query rewriting: a turn of a dialogue, and its weak label."""
 
 from __future__ import annotations
 

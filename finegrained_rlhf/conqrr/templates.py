@@ -1,8 +1,8 @@
 """What stands around the dialogue in a rewriter's input, and how a checkpoint remembers it.
 
 An encoder–decoder is told by its decoder where the rewrite begins. A decoder-only policy sees one text, so that its
-input must end with a cue. Knows templates and where they are stored: in the `config.json` of the model, as
-`rewrite_template`, so that every copy and export of a checkpoint has it. Does not know questions or tokens.
+input must end with a cue. A template is stored in the `config.json` of the model, as `rewrite_template`, so that every
+copy and export of a checkpoint has it.
 """
 
 from __future__ import annotations
@@ -64,25 +64,25 @@ def stored_template(policy: Policy) -> RewriteTemplate | None:
         raise ModelError(f"config.json of the policy, {_KEY}: {error}") from None
 
 
-def template_for_training(policy: Policy, asked: str | None) -> RewriteTemplate:
+def template_for_training(policy: Policy, text: str | None) -> RewriteTemplate:
     """The template to train a policy with: the one asked for, else what it was trained with, else by its family.
 
     The policy remembers it: checkpoints made from now on have it.
     """
     from finegrained_rlhf.models.policy import Seq2SeqPolicy
 
-    if asked is not None:
-        template = RewriteTemplate(asked)
+    if text is not None:
+        template = RewriteTemplate(text)
     else:
         template = stored_template(policy) or (BARE if isinstance(policy, Seq2SeqPolicy) else CUED)
     setattr(policy.model.config, _KEY, template.text)
     return template
 
 
-def template_for_rewriting(policy: Policy, asked: str | None) -> RewriteTemplate:
+def template_for_rewriting(policy: Policy, text: str | None) -> RewriteTemplate:
     """The template to rewrite with: the one asked for, else what the policy was trained with, else the dialogue alone.
 
     Raises:
         ModelError: what the checkpoint says is no template.
     """
-    return RewriteTemplate(asked) if asked is not None else stored_template(policy) or BARE
+    return RewriteTemplate(text) if text is not None else stored_template(policy) or BARE

@@ -1,7 +1,4 @@
-"""Batches of inputs of different lengths: which belong together, and how they get to a device.
-
-Knows lengths and tensors. Knows no model.
-"""
+"""Batches of inputs of different lengths: which belong together, and how they get to a device."""
 
 from __future__ import annotations
 

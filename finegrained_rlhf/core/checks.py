@@ -1,7 +1,6 @@
 """Checks of values that come from files: most give the value back, or raise a `DataError` that names the field.
 
-Knows JSON's types. Does not know records, formats or where a value is stored: readers add file and record
-(`DataError.at`).
+Readers add file and record (`DataError.at`).
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
+from finegrained_rlhf.core.extensions import packages
 from finegrained_rlhf.core.markers import Bound, Harmless, Writes, markers, members, plain_type
 
 TARGET = "_target_"
@@ -90,8 +91,9 @@ def check_values(settings: Any) -> None:
 
 
 def is_ours(target: str) -> bool:
-    """Whether a `_target_` names something of the project."""
-    return target.partition(".")[0] in PROJECT
+    """Whether a `_target_` names something of the project, or of a package that joins it."""
+    first = target.partition(".")[0]
+    return first in PROJECT or first in packages()
 
 
 def named_class(target: str) -> Any:

@@ -208,9 +208,11 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            whole = not rows and _is_json(text)
+            is_document = not rows and _is_json(text)
             hint = (
-                "it is one JSON document; expected JSON lines, an object a line" if whole else "is the file truncated?"
+                "it is one JSON document; expected JSON lines, an object a line"
+                if is_document
+                else "is the file truncated?"
             )
             raise DataError(f"not valid JSON ({error.msg}); {hint}", file=path, record=len(rows)) from None
         except RecursionError:

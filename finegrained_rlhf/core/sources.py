@@ -1,7 +1,4 @@
-"""Data sets on disk: `Source` says where the examples of one are, `Reading` what was read there.
-
-Knows that examples have ids and that a file may hold what gives none. Does not know formats or kinds of examples.
-"""
+"""Data sets on disk: `Source` says where the examples of one are, `Reading` what was read there."""
 
 from __future__ import annotations
 

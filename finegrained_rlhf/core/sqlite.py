@@ -1,7 +1,4 @@
-"""SQLite files in WAL mode that several processes use: statements that wait, and deleted content that leaves the disk.
-
-Knows a file with a table `unfinished`. Does not know what else is in it.
-"""
+"""SQLite files in WAL mode that several processes use: statements wait, and deleted content leaves the disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Detoxification (thesis, section 6.3): prompts that a language model continues, and how toxic what it writes is.
 
-Knows continuation prompts and scores of toxicity. The rewards are `rewards.texts`'s, the training is `training.ppo`'s.
+The rewards are `rewards.texts`'s, the training is `training.ppo`'s.
 """
 
 from finegrained_rlhf.core.exports import lazy_exports
@@ -10,9 +10,5 @@ __getattr__, __dir__ = lazy_exports(
     {
         "EvaluateDetox": "evaluation.job",
         "InspectPrompts": "prompts.inspection",
-        "SplitByLabel": "prompts.scored",
-        "SplitPrompts": "prompts.splits",
-        "WriteLabelWords": "prompts.words",
-        "WriteScoredTexts": "prompts.scored",
     },
 )

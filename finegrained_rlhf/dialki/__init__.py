@@ -1,7 +1,7 @@
 """DIALKI (thesis chapter 3): the knowledge an answer rests on, as a passage of a document and a run of its spans.
 
 Reads dialogues, trains and evaluates the model and its baselines, answers with it, and prepares and generates responses
-from what it finds (`responses`). Its world is `worlds.dialogue`, its tables are `experiments.dialki`. Does not know how
+from what it finds (`responses`). Does not know how
 a generator is trained or rewarded.
 """
 

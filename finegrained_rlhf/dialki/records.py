@@ -1,6 +1,5 @@
 """A dialogue to be answered: with the candidate passages, what the answer rests on, and the answer where it is known.
 
-Knows what a valid record is, whoever made it (a reader, DialogueWorld, a test). Does not know files, tokens or models.
 A broken record raises `DataError` with the record's id and the field.
 """
 

@@ -1,8 +1,7 @@
 """Turns, passages, places in passages, and dialogues: the records that DIALKI, query rewriting and retrieval share.
 
-Knows what they are made of and what each system may ask of them (`check_turns`, `check_passages`, `check_knowledge`).
-The records themselves check nothing, so that a corpus of millions of passages can be streamed. Does not know files,
-tokens, labels of a task or models.
+`check_turns`, `check_passages` and `check_knowledge` check what each system asks of them. The records themselves check
+nothing, so that a corpus of millions of passages can be streamed.
 """
 
 from __future__ import annotations

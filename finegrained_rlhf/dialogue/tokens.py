@@ -1,7 +1,7 @@
 """The words that mark the parts of a dialogue's input: who speaks, and the levels of a passage's title.
 
-The only place that spells them. An encoder that reads such inputs has each as one special token. Knows no tokenizer.
-Source: the original code of DIALKI, which adds these four to BERT's vocabulary.
+The only place that spells them. An encoder that reads such inputs has each as one special token. Source: the original
+code of DIALKI, which adds these four to BERT's vocabulary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Conversations in prompt files: who said what, in the format that trainers of chat models share.
 
 A message is `{role, content}`. A row holds one conversation as `messages` (its last assistant's turn is the answer), or
-as `prompt` with or without a `completion`. Knows no tokenizer and no chat template.
+as `prompt` with or without a `completion`.
 """
 
 from __future__ import annotations
@@ -104,18 +104,18 @@ def answers_of_completion(row: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     if isinstance(value, str):
         return (require_text(value, "completion"),)
-    said = read_messages(value, "completion")
-    alone = len(said) == 1 and said[0].role == ASSISTANT
+    messages = read_messages(value, "completion")
+    alone = len(messages) == 1 and messages[0].role == ASSISTANT
     require(alone, "expected a text or one message of the assistant", "completion")
-    return (require_text(said[0].content, "completion[0].content"),)
+    return (require_text(messages[0].content, "completion[0].content"),)
 
 
 def _split(messages: Sequence[Message]) -> Conversation:
     """A whole conversation: what stands before the assistant's last turn is asked."""
     answered = messages[-1].role == ASSISTANT
-    asked = tuple(messages[:-1] if answered else messages)
-    require(bool(asked), "expected a message before the assistant's answer", "messages")
-    require(asked[-1].role != ASSISTANT, "two turns of the assistant follow each other", "messages")
+    prompt = tuple(messages[:-1] if answered else messages)
+    require(bool(prompt), "expected a message before the assistant's answer", "messages")
+    require(prompt[-1].role != ASSISTANT, "two turns of the assistant follow each other", "messages")
     if not answered:
-        return Conversation(asked)
-    return Conversation(asked, (require_text(messages[-1].content, f"messages[{len(asked)}].content"),))
+        return Conversation(prompt)
+    return Conversation(prompt, (require_text(messages[-1].content, f"messages[{len(prompt)}].content"),))

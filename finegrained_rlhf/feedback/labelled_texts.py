@@ -49,15 +49,15 @@ def read_labelled_texts(path: str | Path) -> list[LabelledText]:
     rows = read_jsonl(path)
     if not rows:
         raise DataError("no record, expected one a line", file=path)
-    found: dict[str, LabelledText] = {}
+    texts: dict[str, LabelledText] = {}
     for number, row in enumerate(rows):
         try:
             one = _parse(row, number)
-            require(one.id not in found, f"id {one.id!r} occurs twice", "id")
+            require(one.id not in texts, f"id {one.id!r} occurs twice", "id")
         except DataError as error:
             raise error.at(file=path, record=number) from None
-        found[one.id] = one
-    return list(found.values())
+        texts[one.id] = one
+    return list(texts.values())
 
 
 def _parse(row: Mapping[str, Any], number: int) -> LabelledText:
@@ -71,18 +71,18 @@ def _parse(row: Mapping[str, Any], number: int) -> LabelledText:
     return LabelledText(name, text, named, None if score is None else float(score))
 
 
-def labels_of(texts: Sequence[LabelledText], given: Sequence[str] | None) -> tuple[str, ...]:
+def labels_of(texts: Sequence[LabelledText], wanted: Sequence[str] | None) -> tuple[str, ...]:
     """The classes of texts, in order.
 
     Args:
         texts: all that are trained and validated on.
-        given: the classes, where they are said; None takes the labels that occur, sorted.
+        wanted: the classes, where they are said; None takes the labels that occur, sorted.
 
     Raises:
         ConfigError: fewer than two classes, one twice, a label that is none of them, or scores and not two classes.
     """
     present = sorted({text.label for text in texts if text.label is not None})
-    labels = tuple(present if given is None else given)
+    labels = tuple(present if wanted is None else wanted)
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError(f"classes: expected two different ones or more, got {', '.join(labels) or 'none'}")
     if unknown := [label for label in present if label not in labels]:

@@ -1,7 +1,6 @@
 """Files of sampled or generated answers: JSONL, one question with its N outputs a line.
 
-Knows the format that `finegrained sample-outputs` writes and that `finegrained annotate-factworld` and
-`finegrained evaluate` read. Does not know who wrote the outputs or what will judge them.
+`finegrained sample-outputs` writes the format; `finegrained annotate-factworld` and `finegrained evaluate` read it.
 """
 
 from __future__ import annotations
@@ -62,17 +61,17 @@ def read_texts(path: str | Path, key: str) -> dict[str, str]:
     Raises:
         DataError: naming file, record (from 0) and field; an id that occurs twice, no line at all.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     rows = read_jsonl(path)
     for number, row in enumerate(rows):
         try:
             name = require_text(get_field(row, "id"), "id")
-            require(name not in found, f"{name} has a {key} already", "id")
-            found[name] = require_text(get_field(row, key), key, empty=True)
+            require(name not in texts, f"{name} has a {key} already", "id")
+            texts[name] = require_text(get_field(row, key), key, empty=True)
         except DataError as error:
             raise error.at(file=path, record=number) from None
     require_records(rows, path)
-    return found
+    return texts
 
 
 def passages_of_lists(value: Any, field: str = "passages") -> tuple[Passage, ...]:

@@ -1,7 +1,7 @@
 """Prompts from files and from data sets of the Hub: QA-FEEDBACK's records, plain texts, and conversations.
 
-A file is a JSON array, JSON lines or parquet. Knows columns and formats; knows no tokenizer, no template and no policy.
-`datasets` and `pyarrow` are imported where a data set or a parquet file is read.
+A file is a JSON array, JSON lines or parquet. `datasets` and `pyarrow` are imported where a data set or a parquet file
+is read.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _hub_rows(name: HubName) -> list[dict[str, Any]]:
     progress = datasets.is_progress_bar_enabled()
     datasets.disable_progress_bars()
     try:
-        found = datasets.load_dataset(str(directory), name.config, split=name.split)
+        data_set = datasets.load_dataset(str(directory), name.config, split=name.split)
     except (OSError, ValueError, TypeError, KeyError, datasets.exceptions.DatasetsError) as raised:
         error: BaseException = raised
         while error.__cause__ is not None and str(error.__cause__):
@@ -165,7 +165,7 @@ def _hub_rows(name: HubName) -> list[dict[str, Any]]:
     finally:
         if progress:
             datasets.enable_progress_bars()
-    return [dict(row) for row in found]
+    return [dict(row) for row in data_set]
 
 
 def _of_example(example: QAExample) -> PromptInput:
@@ -181,12 +181,12 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         known["passages"] = _passages(get_field(row, "passages"))
     default = f"record-{number}"
     if "turns" in row:
-        asked = conversation_prompt(default, *_conversation(row))
-        text, known = asked.text, dict(asked.metadata)
+        prompt = conversation_prompt(default, *_conversation(row))
+        text, known = prompt.text, dict(prompt.metadata)
     elif talk is not None:
         text = talk.text
-        given = {"passages": _passages(row["passages"])} if "passages" in row else {}
-        known = {"question": talk.question, **given, **known}
+        passages = {"passages": _passages(row["passages"])} if "passages" in row else {}
+        known = {"question": talk.question, **passages, **known}
     elif row.get("text") or row.get("prompt"):
         key = "text" if row.get("text") else "prompt"
         text = _text_of(row[key], key)
@@ -195,8 +195,8 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         problem = f"expected text, or question and passages, or messages, or prompt (fields present: {present})"
         require(bool(known), problem, "text")
         text, default = task_text(**known), derived_id(**known)
-    said = talk.answers if talk is not None else answers_of_completion(row)
-    if answers := (*said, *text_list(row.get("answer", []), "answer")):
+    given_answers = talk.answers if talk is not None else answers_of_completion(row)
+    if answers := (*given_answers, *text_list(row.get("answer", []), "answer")):
         known["references"] = answers
     name = default if row.get("id") is None else require_text(row["id"], "id")
     return PromptInput(name, text, known, () if talk is None else talk.messages)
@@ -219,8 +219,8 @@ def _conversation(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Passag
     turns = tuple(text_list(row["turns"], "turns"))
     odd = f"expected an odd number of utterances, the user's first and last, got {len(turns)}"
     require(len(turns) % 2 == 1, odd, "turns")
-    for i, said in enumerate(turns):
-        require_text(said, f"turns[{i}]")
+    for i, turn in enumerate(turns):
+        require_text(turn, f"turns[{i}]")
     return turns, _passages(row.get("passages", []))
 
 

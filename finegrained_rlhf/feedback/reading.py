@@ -1,8 +1,8 @@
 """Reading and writing the two published kinds of QA-FEEDBACK file.
 
 Prompt files (`dev.json`) and feedback files (`dev_feedback.json`) are JSON arrays. Feedback files of other tasks have
-the same form: what is marked then follows their taxonomy, and there may be any number of answers. Does not know how the
-records are used. The field-by-field description is in `docs/data_formats.md`.
+the same form: what is marked then follows their taxonomy, and there may be any number of answers. The field-by-field
+description is in `docs/data_formats.md`.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ def _read(path: str | Path, parse: Callable[[Mapping[str, Any]], Record]) -> lis
     if not isinstance(rows, list):
         raise DataError(f"expected a JSON array of records, got {type(rows).__name__}", file=path)
     records: list[Record] = []
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for i, row in enumerate(rows):
         try:
             require(isinstance(row, dict), f"expected a JSON object, got {type(row).__name__}", "(record)")
             record = parse(row)
-            count = seen[record.id] = seen.get(record.id, 0) + 1
+            count = counts[record.id] = counts.get(record.id, 0) + 1
             if count > 1:
                 require(row.get("id") is None, f"id {record.id!r} occurs twice", "id")
                 record = replace(record, id=f"{record.id}-{count}")

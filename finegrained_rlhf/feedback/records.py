@@ -1,7 +1,6 @@
 """Feedback records: prompts with passages, and what people said of the answers to them.
 
-Knows what a valid record is, whoever made it (a file, FactWorld's oracle, a test). Does not know files, segments,
-tokens or labels. A broken record raises `DataError` with the field in the words of the published files.
+A broken record raises `DataError` with the field in the words of the published files.
 """
 
 from __future__ import annotations
@@ -193,8 +192,8 @@ class FeedbackRecord:
         for i, feedback in self.marked.items():
             _check_feedback(feedback, self.predictions[i], self.passages, i)
         _check_preferences(self.preferences, len(self.predictions))
-        told = bool(self.marked) or any(value is not None for value in self.preferences)
-        require(told, "expected feedback on an answer or a preference, got neither", "feedback")
+        has_feedback = bool(self.marked) or any(value is not None for value in self.preferences)
+        require(has_feedback, "expected feedback on an answer or a preference, got neither", "feedback")
 
     @property
     def marked(self) -> Mapping[int, Feedback]:

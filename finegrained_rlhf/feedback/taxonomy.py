@@ -1,8 +1,7 @@
 """What people mark in an answer: categories of errors with their types, and what can be missing.
 
 A taxonomy is data alone, so that another task is annotated, and reward models are trained for it, with a file of
-configuration (`conf/taxonomy/`) and no code. QA-FEEDBACK's is the default. Knows names, densities and how marks are
-shown; does not know records, segmenters or models.
+configuration (`conf/taxonomy/`) and no code. QA-FEEDBACK's is the default.
 """
 
 from __future__ import annotations

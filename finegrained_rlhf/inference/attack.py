@@ -1,6 +1,6 @@
 """How often a judge changes its mind when the answer tells it to: injections, by kind.
 
-Knows a file of outputs, a judge and where a report lies. Trains nothing.
+Trains nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Best of n: of several samples of a prompt, the one whose reward is highest.
-
-Knows responses and how their rewards are composed. Knows neither files nor who drew the samples, and trains nothing.
-"""
+"""Best of n: of several samples of a prompt, the one whose reward is highest."""
 
 from __future__ import annotations
 
@@ -127,13 +124,13 @@ class BestOf:
             rows = [row_of[number, response.text] for response in group]
             form = self._form(group)
             taken = self.composer.totals(form) if form else [0.0] * len(group)
-            found = tuple(
+            rewards = tuple(
                 None if row in unscored else totals[row] + penalty for row, penalty in zip(rows, taken, strict=True)
             )
-            best = best_sample(found)
+            best = best_sample(rewards)
             segments = self._segments(rows[best], scores, used)
             segments += self._segments(best, form, {name: counted.values for name, counted in form.items()})
-            choices.append(Choice(best, group[best], found, segments))
+            choices.append(Choice(best, group[best], rewards, segments))
         return choices
 
     def _form(self, group: Sequence[Response]) -> dict[str, SegmentScores]:
@@ -148,6 +145,8 @@ class BestOf:
         weights = self.composer.weights_of(row, scores)
         return tuple(
             RewardedSegment(name, start, end, raw, normalised, weights[name] * normalised)
-            for name, found in scores.items()
-            for (start, end), raw, normalised in zip(found.spans[row], found.values[row], used[name][row], strict=True)
+            for name, scored in scores.items()
+            for (start, end), raw, normalised in zip(
+                scored.spans[row], scored.values[row], used[name][row], strict=True
+            )
         )

@@ -56,12 +56,12 @@ def question_rows(responses: Sequence[EvaluatedResponse], composer: RewardCompos
     for row in responses:
         known = {"tokens": row.tokens, "finished": row.finished, "rouge_lsum": row.rouge_lsum}
         rewards = {}
-        for name, found in row.components.items():
-            if not found.scored:
+        for name, component in row.components.items():
+            if not component.scored:
                 continue
-            rewards[name] = {"sum": sum(found.values), "segments": len(found.values)}
-            if composer is not None and not found.whole_response:
-                flags = error_free_flags(found, error_free_from(composer.config.components[name]))
+            rewards[name] = {"sum": sum(component.values), "segments": len(component.values)}
+            if composer is not None and not component.whole_response:
+                flags = error_free_flags(component, error_free_from(composer.config.components[name]))
                 rewards[name] |= {"segments": len(flags), "error_free": sum(flags)}
         rows.append(
             {"id": row.prompt.id, "words": len(row.response.split())}
@@ -116,10 +116,10 @@ def outputs_of(prompts: Sequence[Prompt], path: str | Path, limit: int | None = 
     Raises:
         DataError: the file is broken, a prompt has no output, or an output belongs to no prompt.
     """
-    found = {record.id: record.outputs for record in read_outputs(path)}
-    strange = sorted(set(found) - {prompt.id for prompt in prompts})
+    outputs = {record.id: record.outputs for record in read_outputs(path)}
+    strange = sorted(set(outputs) - {prompt.id for prompt in prompts})
     prompts = prompts[:limit]
-    missing = [prompt.id for prompt in prompts if prompt.id not in found]
+    missing = [prompt.id for prompt in prompts if prompt.id not in outputs]
     if missing:
         raise DataError(
             f"no output for {len(missing)} of the {len(prompts)} examples of the data, the first is {missing[0]!r}; "
@@ -129,7 +129,7 @@ def outputs_of(prompts: Sequence[Prompt], path: str | Path, limit: int | None = 
         )
     if strange:
         raise DataError("no example of the data has this id", file=path, record=strange[0], field="id")
-    return [found[prompt.id] for prompt in prompts]
+    return [outputs[prompt.id] for prompt in prompts]
 
 
 def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
@@ -147,7 +147,7 @@ def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
 
 
 def evaluate(job: Evaluate) -> Evaluation:
-    """What `Evaluate.run` does."""
+    """Measure a policy, or a file of outputs; the main process writes and prints the metrics."""
     check_reward(job.reward, needed=job.best_of > 1)
     processes = Processes(job.processes)
     composer = None if job.reward is None else RewardComposer(job.reward, processes.sum_)

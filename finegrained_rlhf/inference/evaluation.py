@@ -1,8 +1,8 @@
 """What an evaluation measures: greedy answers, or answers from a file, against references, reward models and an oracle.
 
 Every example is measured exactly once, whatever the number of processes: each process measures its share, the single
-results travel, and every mean is taken over all of them. Knows scorers and oracles through their interfaces; does not
-know which reward model or task stands behind them, and writes no file.
+results travel, and every mean is taken over all of them. Scorers and oracles are taken by their interfaces; no file is
+written.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def evaluate_policy(
         segmenter: spaCy pipeline that cuts answers and references into sentences for RougeLSum.
     """
     answering = answering or Answering()
-    mine, groups = respond(generator, prompts, processes, answering)
-    answers = _chosen(mine, groups, chooser, processes, answering.progress)
-    rows = _measure(mine, answers, composer, oracle, processes, answering.progress)
+    share, groups = respond(generator, prompts, processes, answering)
+    answers = _chosen(share, groups, chooser, processes, answering.progress)
+    rows = _measure(share, answers, composer, oracle, processes, answering.progress)
     return _evaluation(rows, composer, processes, segmenter)
 
 
@@ -152,9 +152,9 @@ def evaluate_responses(
     """
     if len(prompts) != len(responses) or (tokens is not None and len(tokens) != len(responses)):
         raise ValueError(f"need one response and one length a prompt, got {len(responses)} for {len(prompts)} prompts")
-    mine = processes.share(len(prompts))
-    answers = [(responses[i], None if tokens is None else tokens[i]) for i in mine]
-    rows = _measure([prompts[i] for i in mine], answers, composer, oracle, processes, progress)
+    share = processes.share(len(prompts))
+    answers = [(responses[i], None if tokens is None else tokens[i]) for i in share]
+    rows = _measure([prompts[i] for i in share], answers, composer, oracle, processes, progress)
     return _evaluation(rows, composer, processes, segmenter)
 
 
@@ -200,9 +200,9 @@ def _measure_batch(
     for i, (prompt, (text, tokens, finished)) in enumerate(zip(prompts, answers, strict=True)):
         components = {
             name: ComponentScores(
-                tuple(found.spans[i]), tuple(found.values[i]), found.whole_response, i not in found.unscored
+                tuple(scored.spans[i]), tuple(scored.values[i]), scored.whole_response, i not in scored.unscored
             )
-            for name, found in scores.items()
+            for name, scored in scores.items()
         }
         counts = {} if oracle is None else dict(oracle.counts([prompt], [text]))
         rows.append(EvaluatedResponse(prompt, text, tokens, finished, components, counts))
@@ -277,18 +277,18 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
         everything[name] = SegmentScores(
             [scores.spans for scores in every], [scores.values for scores in every], every[0].whole_response, unscored
         )
-        found = [scores for scores in every if scores.scored]
+        scored = [scores for scores in every if scores.scored]
         if unscored:
             metrics[f"reward/{name}/unscored"] = len(unscored)
-        if not found:
+        if not scored:
             continue
-        metrics[f"reward/{name}/raw"] = finite_mean([sum(scores.values) for scores in found])
-        if found[0].whole_response:
-            values = [value for scores in found for value in scores.values]
+        metrics[f"reward/{name}/raw"] = finite_mean([sum(scores.values) for scores in scored])
+        if scored[0].whole_response:
+            values = [value for scores in scored for value in scores.values]
             metrics[f"reward/{name}/mean_score"] = finite_mean(values)
         else:
             least = error_free_from(composer.config.components[name])
-            flags = [error_free_flags(scores, least) for scores in found]
+            flags = [error_free_flags(scores, least) for scores in scored]
             result = ErrorFreeShare().compute(predictions=flags)
             metrics |= {f"reward/{name}/{key}": value for key, value in result.items()}
     if all(setting.normalisation == "none" for setting in composer.config.settings.values()):

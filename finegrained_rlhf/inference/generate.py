@@ -1,8 +1,4 @@
-"""Writing what a policy answers: the jobs behind `finegrained generate` and `finegrained sample-outputs`.
-
-Knows policies as text generators and the files they are asked to fill. Knows no metric, and rewards only as what
-`inference.best_of` chooses by.
-"""
+"""Writing what a policy answers: the jobs behind `finegrained generate` and `finegrained sample-outputs`."""
 
 from __future__ import annotations
 
@@ -80,9 +76,10 @@ def sample_records(
     generator: PolicyGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
 ) -> list[OutputRecord]:
     """The outputs for all prompts, in every process; the processes share the work."""
-    mine, groups = respond(generator, prompts, processes, answering)
+    share, groups = respond(generator, prompts, processes, answering)
     records = [
-        output_record(prompt, [response.text for response in group]) for prompt, group in zip(mine, groups, strict=True)
+        output_record(prompt, [response.text for response in group])
+        for prompt, group in zip(share, groups, strict=True)
     ]
     return processes.gather_objects(records)
 
@@ -96,7 +93,7 @@ def output_record(prompt: Prompt, outputs: Iterable[str]) -> OutputRecord:
 
 
 def generate(job: Generate) -> None:
-    """What `Generate.run` does."""
+    """Stream answers to the inputs as they come, in one process."""
     check_reward(job.reward, needed=job.best_of > 1)
     processes = Processes(job.processes)
     if processes.count > 1:
@@ -130,7 +127,7 @@ def generate(job: Generate) -> None:
 
 
 def sample_outputs(job: SampleOutputs) -> None:
-    """What `SampleOutputs.run` does."""
+    """Sample outputs of all prompts, shared among the processes, and write them as one file."""
     processes = Processes(job.processes)
     generator = open_generator(job.checkpoint, processes, job.mixer)
     prompts = prompts_for(generator.policy, job.data, job.max_prompt_tokens, job.prompt_too_long, job.prompt)

@@ -1,7 +1,5 @@
 """A trained policy as a plain text generator: what users, `finegrained generate`, `finegrained sample-outputs` and
 evaluation share.
-
-Knows policies, the rollout engine and how prompts become ids. Knows no reward, no metric and no output file.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.plain_text import TooLong
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
 
     from finegrained_rlhf.models.policy import Policy
     from finegrained_rlhf.rollout.engine import RolloutEngine
+    from finegrained_rlhf.runtime.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -170,12 +168,12 @@ def _blank_between(tokenizer: Any, last: Sequence[int], ids: Sequence[int], text
 
 def text_ids(texts: Sequence[str]) -> list[str]:
     """An id for each text that depends on the text alone; the second of two equal texts gets `-2`, and so on."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     ids = []
     for text in texts:
         name = f"text-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
-        seen[name] += 1
-        ids.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+        counts[name] += 1
+        ids.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
     return ids
 
 
@@ -244,10 +242,10 @@ def respond(
 
     The samples depend on (seed, prompt id, sample) alone, not on the number of processes.
     """
-    mine = [prompts[i] for i in processes.share(len(prompts))]
+    share = [prompts[i] for i in processes.share(len(prompts))]
     groups: list[list[Response]] = []
-    with progress_bar("generating", len(mine), "prompt", answering.progress and processes.is_main) as bar:
-        for batch in answering.stream(generator, mine):
+    with progress_bar("generating", len(share), "prompt", answering.progress and processes.is_main) as bar:
+        for batch in answering.stream(generator, share):
             groups += batch
             bar.update(len(batch))
-    return mine, groups
+    return share, groups

@@ -28,7 +28,7 @@ from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER

@@ -1,7 +1,6 @@
 """A policy of ours as a `TextGenerator`: one prompt in, one greedy answer out, with the tokenizer's own counts.
 
 Where the answer is to be one of some values, it is the one that the policy finds most probable, which cannot fail.
-Knows `PolicyGenerator`. Does not know what prompts and answers say.
 """
 
 from __future__ import annotations

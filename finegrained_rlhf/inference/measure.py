@@ -39,11 +39,11 @@ class StepMetrics:
         numbers = iter(_read_once([value for values in self._added.values() for value in values]))
         sums = []
         for values in self._added.values():
-            mine = [next(numbers) for _ in values]
-            sums.append((sum(mine[::2]), sum(mine[1::2])))
+            own = [next(numbers) for _ in values]
+            sums.append((sum(own[::2]), sum(own[1::2])))
         pairs = processes.sum_(torch.tensor(sums, dtype=torch.float64))
-        found = dict(zip(self._added, pairs.tolist(), strict=True))
-        return {name: s if name in self._counts else float(s / c) if c else 0.0 for name, (s, c) in found.items()}
+        totals = dict(zip(self._added, pairs.tolist(), strict=True))
+        return {name: s if name in self._counts else float(s / c) if c else 0.0 for name, (s, c) in totals.items()}
 
 
 def _read_once(values: Sequence[Tensor | float]) -> list[float]:

@@ -23,6 +23,6 @@ def oracle_rates(counts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[st
     """
     rates: dict[str, float] = {}
     for name in counts[0] if counts else ():
-        found, of = (sum(part[name][place] for part in counts) for place in (0, 1))
-        rates[name] = found / of if of else 0.0
+        errors, of = (sum(part[name][place] for part in counts) for place in (0, 1))
+        rates[name] = errors / of if of else 0.0
     return rates

@@ -1,7 +1,6 @@
 """An assistant that answers a conversation from a corpus: retrieve, identify, answer.
 
 Joins a retriever, a passage identifier, a reader and a classifier of response types, all of them trained elsewhere.
-Knows no file of conversations.
 """
 
 from __future__ import annotations
@@ -155,16 +154,16 @@ class Assistant:
         candidates = self._candidates(dialogue, before)
         known = {passage.id: passage for passage in candidates}
         if self.identifier is None:
-            said = self._said(dialogue, candidates, joint=True)
-            evidence = [known[name] for name in said.evidence]
+            reply = self._reply(dialogue, candidates, joint=True)
+            evidence = [known[name] for name in reply.evidence]
             kind = self._type(dialogue, evidence)
         else:
             evidence = [known[name] for name in self.identifier.select(dialogue, before, candidates)]
             kind = self._type(dialogue, evidence)
-            asked = with_type(dialogue, kind) if self.settings.typed and kind is not None else dialogue
-            said = self._said(asked, evidence, joint=False)
-        cited = tuple(CitedPassage(passage, self._spans(passage.text, said.response)) for passage in evidence)
-        return AssistantAnswer(said.response, cited, kind)
+            turns = with_type(dialogue, kind) if self.settings.typed and kind is not None else dialogue
+            reply = self._reply(turns, evidence, joint=False)
+        cited = tuple(CitedPassage(passage, self._spans(passage.text, reply.response)) for passage in evidence)
+        return AssistantAnswer(reply.response, cited, kind)
 
     def _candidates(
         self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]]
@@ -175,13 +174,13 @@ class Assistant:
         query = evidence_query(dialogue, self.settings.query)
         (hits,) = self.retriever.search([query], self.settings.passages)
         ids = unique([*known, *(hit.id for hit in hits)])[: self.settings.passages]
-        found = self.corpus.find([name for name in ids if name not in known])
-        known |= {name: corpus_evidence(one) for name, one in found.items()}
+        passages = self.corpus.find([name for name in ids if name not in known])
+        known |= {name: corpus_evidence(one) for name, one in passages.items()}
         return [known[name] for name in ids]
 
-    def _said(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> SaidByReader:
-        given = [Passage.uncut(p.id, " ".join(p.text.split()), "|".join(p.titles)) for p in passages]
-        item, limit = conversation_prompt("turn", turns, given), self.settings.max_prompt_tokens
+    def _reply(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> SaidByReader:
+        cleaned = [Passage.uncut(p.id, " ".join(p.text.split()), "|".join(p.titles)) for p in passages]
+        item, limit = conversation_prompt("turn", turns, cleaned), self.settings.max_prompt_tokens
         prompts = prompts_for(self.reader.policy, [item], limit, "truncate", PromptConfig())
         (((response,),),) = self.reader.stream(prompts, max_new_tokens=self.settings.max_new_tokens)
         if joint:
@@ -199,11 +198,11 @@ class Assistant:
     def _spans(self, text: str, response: str) -> tuple[tuple[int, int], ...]:
         sentences = [(span[0], span[1]) for span in self._segmenter.sentences(text)]
         words = [Counter(text[start:end].lower().split()) for start, end in sentences]
-        found = set()
+        supported = set()
         for start, end in self._segmenter.sentences(response):
-            said = Counter(response[start:end].lower().split())
-            shared = [(said & one).total() for one in words]
+            response_words = Counter(response[start:end].lower().split())
+            shared = [(response_words & one).total() for one in words]
             most = max(shared, default=0)
             if most:
-                found.add(sentences[shared.index(most)])
-        return tuple(sorted(found))
+                supported.add(sentences[shared.index(most)])
+        return tuple(sorted(supported))

@@ -72,7 +72,7 @@ def _import_problem(target: str) -> str | None:
     for end in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:end])
         try:
-            found: Any = importlib.import_module(name)
+            value: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is not None and f"{name}.".startswith(f"{error.name}."):
                 continue  # that part may be a class
@@ -85,9 +85,9 @@ def _import_problem(target: str) -> str | None:
             reason = str(error).strip().splitlines()[:1]
             return f"importing {name} failed: {type(error).__name__}{': ' + reason[0] if reason else ''}"
         for part in parts[end:]:
-            if not hasattr(found, part):
+            if not hasattr(value, part):
                 return f"{name} has no {part}"
-            found = getattr(found, part)
+            value = getattr(value, part)
         return None
     return f"there is no module {parts[0]} (looked in the working directory and on Python's path)"
 

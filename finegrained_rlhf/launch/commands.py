@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+from finegrained_rlhf.core.extensions import extensions
+from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.plain_words import with_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
@@ -60,7 +63,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_response_types": "measure a classifier of INSCIT's response types",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
         "evaluate_scai": "score a run of the SCAI-QReCC shared task",
-        "measure_drift": "measure how far reward models agree with the oracle",
         "attack_judge": "measure how often a judge obeys an answer",
     },
     "Feedback from people": {
@@ -75,10 +77,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "score_human_evaluation": "score ratings: means, who wins, how far raters agree",
     },
     "Learn from users at use time": {
-        "run_prelude": "run agents that learn from a user's edits",
-        "run_pahf": "run an agent that asks and is corrected",
-        "run_coreset": "run agents that learn which entity a user means",
-        "measure_regret": "measure the regret of PAHF's policies beside bounds",
         "show_user_memory": "show what is remembered of a user, and from what",
         "catch_up": "list and learn from events that were not learnt from",
     },
@@ -99,28 +97,18 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_reader_inputs": "make prompts for a reader of INSCIT, with passages",
         "read_reader_outputs": "read what a reader of INSCIT said as predictions",
         "make_response_types": "make texts of INSCIT's turns with their response type",
-        "make_prelude_contexts": "make PRELUDE's rounds of your own documents",
-        "make_disambig_docs": "make conversations of AmbigDocs",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",
-        "prepare_models": "make model directories of weights in packages",
     },
     "Generated worlds": {
         "make_factworld": "make a FactWorld: questions, passages, known errors",
         "annotate_factworld": "annotate sampled FactWorld answers as people would",
-        "simulate_annotators": "annotate a FactWorld project's tasks as people would",
-        "make_dialogue_world": "make a DialogueWorld, for DIALKI",
-        "make_rewrite_world": "make a RewriteWorld, for query rewriters",
-        "make_tone_world": "make a ToneWorld, for detoxification",
-        "make_inscit_world": "make an InscitWorld, for INSCIT's whole path",
-        "make_style_world": "make a StyleWorld, for agents that learn from edits",
-        "make_pahf_world": "make a PahfWorld, for agents that ask",
-        "make_bios_world": "make a BiosWorld, for CORESET",
     },
 }
 """What each command does, by task and name; each has a `conf/NAME.yaml`."""
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
+"""Commands of the library itself."""
 
 PLAIN_WORDS = {"runs": ("directory", False), "compare": ("runs", True)}
 """Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
@@ -165,22 +153,20 @@ def main(name: str | None = None) -> None:
         sys.exit(0)
 
 
-def typed(name: str) -> str:
-    """A command as it is typed: `train_ppo` → `finegrained train-ppo`."""
-    return f"finegrained {name.replace('_', '-')}"
+@cache
+def all_commands() -> Mapping[str, Mapping[str, str]]:
+    """What each command does, by task and name, with the commands of packages that join behind those of their task."""
+    tasks = {task: dict(commands) for task, commands in COMMANDS.items()}
+    for extension in extensions():
+        for task, commands in extension.commands.items():
+            new = {name: what for name, what in commands.items() if name not in NAMES}
+            tasks[task] = {**tasks.get(task, {}), **new}
+    return tasks
 
 
-def conf_directory() -> Path:
-    """Where the configurations are: the copy in an installed wheel, or `conf/` of a checkout.
-
-    Raises:
-        FileNotFoundError: there is neither; the installation is incomplete.
-    """
-    package = Path(__file__).resolve().parents[1]
-    for directory in (package / "conf", package.parent / "conf"):
-        if (directory / "app.yaml").is_file():
-            return directory
-    raise FileNotFoundError(f"no configurations: neither {package.parent / 'conf'} nor {package / 'conf'} exists")
+def names() -> tuple[str, ...]:
+    """Every command by name."""
+    return tuple(name for commands in all_commands().values() for name in commands)
 
 
 def _find_modules(*, of_script: bool) -> None:
@@ -201,13 +187,13 @@ def _named(arguments: list[str]) -> str:
         print(overview())
         sys.exit(0)
     if word == "--completion":
-        print(_COMPLETION % " ".join(name.replace("_", "-") for name in NAMES))
+        print(_COMPLETION % " ".join(name.replace("_", "-") for name in names()))
         sys.exit(0)
     name = word.replace("-", "_")
-    if name not in NAMES:
+    if name not in names():
         from difflib import get_close_matches
 
-        near = get_close_matches(name, NAMES, n=1)
+        near = get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0].replace('_', '-')}?" if near else "finegrained --help lists the commands"
         print(f"error: no command {word!r}; {hint}", file=sys.stderr)
         sys.exit(2)
@@ -216,9 +202,9 @@ def _named(arguments: list[str]) -> str:
 
 def overview() -> str:
     """What `finegrained --help` prints, in 80 columns."""
-    width = max(map(len, NAMES))
+    width = max(map(len, names()))
     lines = ["finegrained COMMAND KEY=VALUE …", "finegrained COMMAND --help explains a command and its keys"]
-    for task, commands in COMMANDS.items():
+    for task, commands in all_commands().items():
         lines += ["", task, *(f"  {name.replace('_', '-'):<{width}}  {what}" for name, what in commands.items())]
     lines += [
         "",

@@ -12,8 +12,12 @@ from functools import wraps
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from finegrained_rlhf.core.extensions import extensions
 from finegrained_rlhf.core.fields import TARGET, class_of, filled, is_ours, named_class, settings_of
 from finegrained_rlhf.launch.checks.schema import UNSET
 
@@ -22,10 +26,20 @@ _HYDRA = "hydra"
 _fills = False
 
 
+class _Extensions(SearchPathPlugin):
+    """Configurations of packages that join, behind ours."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for extension in extensions():
+            if extension.conf.is_dir():
+                search_path.append(extension.package, f"file://{extension.conf}")
+
+
 def fill_defaults() -> None:
-    """Let Hydra fill every configuration that it composes in this process from now on."""
+    """Let Hydra fill every configuration that it composes in this process from now on, and know packages that join."""
     global _fills
     if not _fills:
+        Plugins.instance().register(_Extensions)
         compose = ConfigLoaderImpl._compose_config_from_defaults_list
 
         @wraps(compose)

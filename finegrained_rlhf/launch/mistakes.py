@@ -1,11 +1,22 @@
-"""What is wrong with a command line, with a file of configurations or with the file system, each in one line."""
+"""What is wrong with a command line, with a file of configurations or with the file system, each in one line.
+
+Exit status: 0 done; 1 it ran and something failed (points of a sweep, findings of the doctor, an error of ours, with
+its traceback); 2 the user's mistake, or something outside the code that is wrong; 130 Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import re
+import sys
 import tempfile
+import time
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +24,11 @@ import yaml
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
+from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.launch.checks.experiments import group_and_option, options
 from finegrained_rlhf.launch.checks.nearest import suggestion
-from finegrained_rlhf.launch.command_line import CommandLine
+from finegrained_rlhf.launch.command_line import CommandLine, read_command_line
+from finegrained_rlhf.models.quiet import silence_transformers
 
 INSTALL = "pip install -e '.[{extra}]' in a checkout"
 _COMPOSES = "hydra._internal.config_loader_impl"
@@ -60,8 +73,8 @@ def explain_command_line(error: BaseException, command: str, line: CommandLine) 
         group, option = group_and_option(match.group(1))
         if known := options(group, command, line.config_directory) or (match.group(2) or "").split():
             return f"{group}={option} does not exist; expected one of {', '.join(known)}"
-    said = " ".join([*lines[:2], cause if cause not in text else ""])
-    return said.partition("Config search path:")[0].strip()
+    message = " ".join([*lines[:2], cause if cause not in text else ""])
+    return message.partition("Config search path:")[0].strip()
 
 
 def _meant(key: str, command: str, line: CommandLine) -> str:
@@ -112,3 +125,52 @@ def explain_os_error(error: OSError) -> str:
     if not names and error.errno == errno.ENOSPC:
         return f"{reason}: that of the working directory, {Path.cwd()}, or of temporary files, {tempfile.gettempdir()}"
     return f"{' -> '.join(names)}: {reason}" if names else reason
+
+
+def _say(message: str) -> None:
+    """Print an error once: other processes wait, because the launcher ends them when the main one has spoken."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(3)
+        message = f"[process {os.environ['RANK']}] {message}"
+    print(f"error: {message}", file=sys.stderr)
+
+
+@contextmanager
+def one_line_errors(command: str) -> Iterator[None]:
+    """A user's error, a mistake on the command line, or what the file system refused: one line and exit status 2."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except FineGrainedError as error:
+        _say(str(error))
+        sys.exit(2)
+    except Exception as error:
+        if is_of_configuration(error):
+            _say(explain_command_line(error, command, read_command_line(sys.argv[1:])))
+        elif isinstance(error, OSError) and error.errno is not None:  # else a library's own, perhaps a fault of ours
+            _say(explain_os_error(error))
+        else:
+            raise
+        sys.exit(2)
+
+
+@contextmanager
+def user_errors(command: str) -> Iterator[None]:
+    """Messages on standard error; errors of the user in one line, Ctrl-C with exit status 130.
+
+    Args:
+        command: by name.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    for noisy in ("absl", "accelerate", "datasets", "httpx", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    silence_transformers()
+    warnings.filterwarnings(
+        "ignore", message=".*is_gradient_checkpointing", category=FutureWarning
+    )  # transformers' own
+    with one_line_errors(command):
+        try:
+            yield
+        except KeyboardInterrupt:
+            sys.exit(130)

@@ -1,7 +1,7 @@
 """Plain words on the command line of commands whose arguments need no key: `finegrained runs outputs`,
 `finegrained compare A B`.
 
-Knows the grammar of Hydra's overrides as far as to tell a word from one. Imports nothing heavy.
+Imports nothing heavy.
 """
 
 from __future__ import annotations

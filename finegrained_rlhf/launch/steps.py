@@ -40,7 +40,7 @@ from finegrained_rlhf.launch.checks.paths import (
 )
 from finegrained_rlhf.launch.checks.schema import check_keys, keys_of_job, problem_of_seed, problems
 from finegrained_rlhf.launch.command_line import CommandLine, hydras_words
-from finegrained_rlhf.launch.commands import typed
+from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.mistakes import explain_command_line, is_of_configuration
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
 
 
-def run_config(cfg: DictConfig, given: Sequence[str] = ()) -> None:
+def run_config(cfg: DictConfig, arguments: Sequence[str] = ()) -> None:
     """Prepare, build and run the job that a composed configuration describes.
 
     A job that shares its work among processes says so (`every_process`); any other runs in the main process alone.
 
     Args:
         cfg: composed.
-        given: the arguments that it was composed with; `trust=…` counts among them alone.
+        arguments: the arguments that it was composed with; `trust=…` counts among them alone.
 
     Raises:
         FineGrainedError: a user's error.
     """
     config = resolved(cfg)
-    config = follow(with_reward_of_run(config, trusted_classes(config, given)), sys.argv[1:])
+    config = follow(with_reward_of_run(config, trusted_classes(config, arguments)), sys.argv[1:])
     prepare = list(expanded(config.get("prepare") or {}))
     job = checked(config, prepare)
     from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
@@ -112,9 +112,9 @@ def checked(
     return built
 
 
-def _refuse(found: Iterable[str], where: str = "") -> None:
+def _refuse(messages: Iterable[str], where: str = "") -> None:
     """Raise ConfigError with all problems in one line, where there are any."""
-    if line := "; ".join(dict.fromkeys(found)):
+    if line := "; ".join(dict.fromkeys(messages)):
         raise ConfigError(f"{where}{line}")
 
 
@@ -180,8 +180,8 @@ def run_pipeline(cfg: DictConfig) -> None:
     if OmegaConf.is_missing(cfg, "steps"):
         raise ConfigError("name an experiment of several steps: pipeline=NAME  (--help lists them)")
     for key in ("seed", "seeds"):
-        if found := problem_of_seed(key, OmegaConf.to_container(cfg)[key]):  # type: ignore[index,call-overload]
-            raise ConfigError(found)
+        if problem := problem_of_seed(key, OmegaConf.to_container(cfg)[key]):  # type: ignore[index,call-overload]
+            raise ConfigError(problem)
     seeds = [cfg.seed] if cfg.seeds is None else list(cfg.seeds)
     if not seeds:
         raise ConfigError("seeds: expected one or more, or null, got []")
@@ -196,11 +196,11 @@ def run_pipeline(cfg: DictConfig) -> None:
     from finegrained_rlhf.runtime.processes import Processes
 
     processes, started = Processes(), time.perf_counter()
-    for seed, whole in zip(seeds, experiments, strict=True):
-        steps, directory = list(expanded(whole["steps"])), {"output_dir": whole["output_dir"]}
+    for seed, experiment in zip(seeds, experiments, strict=True):
+        steps, directory = list(expanded(experiment["steps"])), {"output_dir": experiment["output_dir"]}
         with claimed(directory, processes):
             if processes.is_main:
-                _claim(Path(whole["output_dir"]), {"seed": seed, "settings": whole["settings"]})
+                _claim(Path(experiment["output_dir"]), {"seed": seed, "settings": experiment["settings"]})
             processes.barrier()
             with claimed(directory, processes):  # the one before may have been moved aside
                 for number, (name, step) in enumerate(steps, start=1):
@@ -211,12 +211,11 @@ def run_pipeline(cfg: DictConfig) -> None:
         _run_job(collector(resolved(cfg)), processes)
 
 
-def collector(whole: Mapping[str, Any]) -> Any:
-    """The job that collects an experiment's results; a results file also gets the resolved configuration."""
-    from finegrained_rlhf.experiments.results_table import Results
-
-    job = build(whole["collect"])
-    return dataclasses.replace(job, configuration=whole) if isinstance(job, Results) else job
+def collector(experiment: Mapping[str, Any]) -> Any:
+    """The job that collects an experiment's results; one with a field `configuration` gets the resolved one."""
+    job = build(experiment["collect"])
+    takes = any(field.name == "configuration" for field in dataclasses.fields(job))
+    return dataclasses.replace(job, configuration=experiment) if takes else job
 
 
 def _of_seed(cfg: DictConfig, seed: int) -> dict[str, Any]:

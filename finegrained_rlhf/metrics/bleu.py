@@ -1,4 +1,4 @@
-"""BLEU of a corpus as an `evaluate.Metric`, by sacrebleu. Knows texts only."""
+"""BLEU of a corpus as an `evaluate.Metric`, by sacrebleu."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How well claims of an error agree with the truth: the four counts and what is made of them.
-
-Knows flags only: not who claimed, not what the truth is.
-"""
+"""How well claims of an error agree with the truth: the four counts and what is made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the metrics, without `evaluate`. Knows texts, flags and numbers only."""
+"""The arithmetic of the metrics, without `evaluate`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def rouge_lsum_scores(
     scores = []
     for prediction, group in zip(predictions, references, strict=True):
         answer = _lines(prediction, segmenter)
-        found = (scorer.score(_lines(reference, segmenter), answer)["rougeLsum"].fmeasure for reference in group)
-        scores.append(float(max(found)))
+        f_measures = (scorer.score(_lines(reference, segmenter), answer)["rougeLsum"].fmeasure for reference in group)
+        scores.append(float(max(f_measures)))
     return scores
 
 

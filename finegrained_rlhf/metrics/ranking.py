@@ -1,4 +1,4 @@
-"""How alike two rankings and two series of numbers are. Knows numbers only."""
+"""How alike two rankings and two series of numbers are."""
 
 from __future__ import annotations
 

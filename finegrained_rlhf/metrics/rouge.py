@@ -1,4 +1,4 @@
-"""RougeLSum as an `evaluate.Metric`. Knows texts only."""
+"""RougeLSum as an `evaluate.Metric`."""
 
 from __future__ import annotations
 

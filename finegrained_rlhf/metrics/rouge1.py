@@ -1,4 +1,4 @@
-"""ROUGE-1 of single texts, as query rewrites are compared with human ones. Knows texts only."""
+"""ROUGE-1 of single texts, as query rewrites are compared with human ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share of segments without error as an `evaluate.Metric`. Knows flags only, not who predicted them."""
+"""Share of segments without error as an `evaluate.Metric`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A model may come from a stranger. No code of a directory is run, no question is asked whether it may be, no pickle is
 read, and nothing outside of the directory that it names is followed. What transformers has a class of its own for is
-opened by that class, whatever code lies beside. Knows files; does not know what a model is for.
+opened by that class, whatever code lies beside.
 """
 
 from __future__ import annotations

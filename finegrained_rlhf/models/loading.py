@@ -122,7 +122,7 @@ def refuse_not_finite(model: torch.nn.Module, directory: Path) -> None:
 
 
 def load_policy(config: PolicyConfig, device: torch.device | str) -> Policy:
-    """What `PolicyConfig.load` does."""
+    """Open a policy with its adapter, ready to be trained or only read, on a device."""
     from finegrained_rlhf.models.weights.frozen import store_frozen
 
     policy = open_policy(config.path, config.lora, config.adapter, config.revision)
@@ -172,7 +172,7 @@ def open_policy(
 
 
 def load_value(config: ValueConfig, policy: Policy, heads: int) -> ValueModel | None:
-    """What `ValueConfig.load` does."""
+    """Build a value model for a policy: its own, one on the policy's trunk, or none."""
     import torch
     from transformers import AutoModel
 

@@ -59,19 +59,19 @@ class SeparateValueModel(nn.Module):
 
     def __init__(self, backbone: Any, policy: Policy, heads: int = 1) -> None:
         super().__init__()
-        theirs, ours = policy.model.config, backbone.config
-        if theirs.is_encoder_decoder != ours.is_encoder_decoder:
+        policy_config, config = policy.model.config, backbone.config
+        if policy_config.is_encoder_decoder != config.is_encoder_decoder:
             raise ModelError("policy and value model must both be encoder-decoders or both be causal")
-        if not ours.is_encoder_decoder:
-            _require_causal(ours)
-        vocabulary = seq2seq.decoder_vocabulary(ours) if ours.is_encoder_decoder else ours.vocab_size
+        if not config.is_encoder_decoder:
+            _require_causal(config)
+        vocabulary = seq2seq.decoder_vocabulary(config) if config.is_encoder_decoder else config.vocab_size
         if vocabulary < len(policy.tokenizer):
             raise ModelError(
                 f"the value model has {vocabulary} embeddings, the policy's tokenizer {len(policy.tokenizer)} ids"
             )
         exact_attention(backbone)
         self.backbone = backbone
-        self.head = ValueHead(_width(ours), heads)
+        self.head = ValueHead(_width(config), heads)
         self.start_ids: tuple[int, ...] | None = None
         if isinstance(policy, Seq2SeqPolicy):
             self.start_ids = policy.start_ids
@@ -90,8 +90,8 @@ class SeparateValueModel(nn.Module):
             fp32 [R, T], or [R, T, K] of K heads, meaningful at real tokens.
         """
         if self.start_ids is None:
-            asked = memory.prompt_ids, memory.prompt_mask
-            inputs = *asked, prompt_index, response_ids, self.pad_id
+            prompts = memory.prompt_ids, memory.prompt_mask
+            inputs = *prompts, prompt_index, response_ids, self.pad_id
             states = computed(self.backbone, partial(causal_states, self.backbone, *inputs))
         else:
             mask = memory.prompt_mask

@@ -1,7 +1,4 @@
-"""Events of a user that were not learnt from: listed, and learnt from again: what `finegrained catch-up` runs.
-
-Knows memories and agents by name. Does not know why an event could not be learnt from.
-"""
+"""Events of a user that were not learnt from: listed, and learnt from again: what `finegrained catch-up` runs."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.markers import at_least
-from finegrained_rlhf.personalization.coreset.agents import (
+from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, TASK, MemoryAgent
+from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK
+from finegrained_rlhf.personalization.learners.coreset_agents import (
     CONVERSATION_AGENTS,
     ConversationSettings,
     make_conversation_agent,
 )
-from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, TASK, MemoryAgent
-from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, Pahf
-from finegrained_rlhf.personalization.prelude.agents import AgentSettings, check_agent, make_agent
+from finegrained_rlhf.personalization.learners.prelude_agents import AgentSettings, check_agent, make_agent
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.opening import open_memory
 from finegrained_rlhf.personalization.store.protocol import MemoryStore
@@ -93,9 +90,9 @@ class CatchUp(Settings):
         if rows:
             print(markdown_table(rows, list(rows[0])))
         aside = sum(event.tries >= self.tries for event in left)
-        found = {"learnt": learnt, "waiting": len(left) - aside, "set_aside": aside}
-        print(f"learnt from {learnt} events; {found['waiting']} wait, {aside} are set aside")
-        return found
+        counts = {"learnt": learnt, "waiting": len(left) - aside, "set_aside": aside}
+        print(f"learnt from {learnt} events; {counts['waiting']} wait, {aside} are set aside")
+        return counts
 
     def _row(self, event: Event) -> dict[str, Any]:
         at = "" if event.at is None else datetime.fromtimestamp(event.at, UTC).isoformat(" ", "seconds")

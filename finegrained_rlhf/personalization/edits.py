@@ -1,7 +1,4 @@
-"""What an edit costs: Levenshtein's distance between draft and edited text over tokens.
-
-Knows texts and tokens. Does not know users, learners or rounds.
-"""
+"""What an edit costs: Levenshtein's distance between draft and edited text over tokens."""
 
 from __future__ import annotations
 

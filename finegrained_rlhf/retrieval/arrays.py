@@ -1,7 +1,5 @@
 """Named arrays, and tables of strings, in one memory-mapped file each.
 
-Knows the safetensors layout and a hash. Does not know passages or terms.
-
 One file, and so one open file descriptor, holds all arrays of a shard: an index has hundreds of shards.
 """
 
@@ -50,16 +48,16 @@ def open_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
         DataError: the file is missing or damaged.
     """
     try:
-        whole = np.memmap(path, dtype=np.uint8, mode="r")
-        size = int(whole[:8].view("<u8")[0])
-        header = json.loads(bytes(whole[8 : 8 + size]))
+        data = np.memmap(path, dtype=np.uint8, mode="r")
+        size = int(data[:8].view("<u8")[0])
+        header = json.loads(bytes(data[8 : 8 + size]))
         header.pop("__metadata__", None)
         arrays = {}
         for name, entry in header.items():
             start, end = entry["data_offsets"]
-            if 8 + size + end > len(whole):
+            if 8 + size + end > len(data):
                 raise ValueError("it is cut off")
-            array = whole[8 + size + start : 8 + size + end].view(_TYPES[entry["dtype"]])
+            array = data[8 + size + start : 8 + size + end].view(_TYPES[entry["dtype"]])
             arrays[name] = array.reshape(entry["shape"])
         return arrays
     except FileNotFoundError:
@@ -111,12 +109,12 @@ class StringTable:
     def find(self, strings: Sequence[str]) -> NDArray[np.int64]:
         """int64 [n]: the number of each string, −1 where the table does not have it."""
         hashes = np.fromiter(map(id_hash, strings), np.uint64, len(strings))
-        found = np.full(len(strings), -1, np.int64)
+        rows = np.full(len(strings), -1, np.int64)
         for i, place in enumerate(np.searchsorted(self._hashes, hashes).tolist()):
             while place < len(self) and self._hashes[place] == hashes[i]:  # different strings may share a hash
                 row = int(self._rows[place])
                 if self[row] == strings[i]:
-                    found[i] = row
+                    rows[i] = row
                     break
                 place += 1
-        return found
+        return rows

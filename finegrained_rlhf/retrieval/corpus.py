@@ -1,8 +1,5 @@
 """Corpora of passages on disk, read as a stream.
 
-Knows files of lines and that an id occurs once. Does not know what a line says (`passages/forms.py`), tokens or
-indexes.
-
 A corpus is one file or a directory of them, `.jsonl` or `.tsv`, each perhaps with `.gz` behind it; a file has one form,
 and the files of a directory may have different ones. A directory that holds none itself is read with all its folders,
 as QReCC's passages lie in `commoncrawl/`, `wayback/` and `wayback-backfill/`. Blank lines are skipped.
@@ -36,7 +33,7 @@ from finegrained_rlhf.retrieval.passages.forms import (
     open_corpus_file,
 )
 
-_SAID = f"{', '.join(CORPUS_SUFFIXES[:-1])} or {CORPUS_SUFFIXES[-1]}"
+_SUFFIXES_IN_WORDS = f"{', '.join(CORPUS_SUFFIXES[:-1])} or {CORPUS_SUFFIXES[-1]}"
 _SUSPECTS = 100_000  # duplicate hashes that are looked into; true duplicates are found among the first of them
 
 
@@ -75,10 +72,10 @@ class CorpusScan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> CorpusScan:
+    def from_json(cls, row: dict[str, Any]) -> CorpusScan:
         """The same again."""
-        files = tuple((str(name), int(size), int(changed)) for name, size, changed in found["files"])
-        return cls(int(found["passages"]), str(found["fingerprint"]), files)
+        files = tuple((str(name), int(size), int(changed)) for name, size, changed in row["files"])
+        return cls(int(row["passages"]), str(row["fingerprint"]), files)
 
 
 def id_hash(text: str) -> int:
@@ -105,11 +102,11 @@ class Corpus:
         if self.path.is_dir():
             parts = _corpus_files(self.path.iterdir()) or _corpus_files(self.path.rglob("*"))
             if not parts:
-                raise DataError(f"holds no {_SAID} file, nor does any folder in it", file=self.path)
+                raise DataError(f"holds no {_SUFFIXES_IN_WORDS} file, nor does any folder in it", file=self.path)
         elif self.path.is_file():
             parts = [self.path]
             if not is_corpus_file(self.path):
-                raise DataError(f"expected a name that ends in {_SAID}", file=self.path)
+                raise DataError(f"expected a name that ends in {_SUFFIXES_IN_WORDS}", file=self.path)
         else:
             raise DataError("no such file", file=self.path)
         self.parts = tuple(parts)
@@ -149,15 +146,15 @@ class Corpus:
         Raises:
             DataError: an id is not in the corpus.
         """
-        wanted, found = set(ids), dict[str, Passage]()
+        wanted, passages = set(ids), dict[str, Passage]()
         for passage in self if wanted else ():
             if passage.id in wanted:
-                found[passage.id] = passage
-                if len(found) == len(wanted):
+                passages[passage.id] = passage
+                if len(passages) == len(wanted):
                     break
-        if missing := sorted(wanted - found.keys()):
+        if missing := sorted(wanted - passages.keys()):
             raise DataError(f"no passage with the id {missing[0]!r} ({len(missing)} missing)", file=self.path)
-        return found
+        return passages
 
     def scan(self, known: CorpusScan | None = None, progress: bool = True) -> CorpusScan:
         """Read everything once and check it. Keeps 8 bytes a passage in memory.
@@ -171,9 +168,9 @@ class Corpus:
         """
         folder = self.path if self.path.is_dir() else self.path.parent
         files = tuple(
-            (part.relative_to(folder).as_posix(), found.st_size, found.st_mtime_ns)
+            (part.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns)
             for part in self.parts
-            for found in (part.stat(),)
+            for status in (part.stat(),)
         )
         if known is not None and known.files == files:
             return known
@@ -194,11 +191,11 @@ class Corpus:
 
     @cached_property
     def _fingerprint(self) -> str:
-        whole = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         for part in self.parts:
             with open(part, "rb") as stream:
-                whole.update(hashlib.file_digest(stream, "blake2b").digest())
-        return whole.hexdigest()
+                digest.update(hashlib.file_digest(stream, "blake2b").digest())
+        return digest.hexdigest()
 
     def _report_duplicate(self, suspects: set[int]) -> None:
         """Find the first id that truly occurs twice among those with suspicious hashes."""

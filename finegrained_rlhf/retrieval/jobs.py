@@ -1,7 +1,4 @@
-"""Building an index and searching one: the jobs behind `finegrained build-index` and `finegrained search`.
-
-Knows retrievers by their protocol, files of queries, and what is written. Does not know how anything is found.
-"""
+"""Building an index and searching one: the jobs behind `finegrained build-index` and `finegrained search`."""
 
 from __future__ import annotations
 
@@ -127,21 +124,23 @@ class Search(Settings):
         queries = [Query(str(i), text) for i, text in enumerate(self.queries, 1)]
         queries = queries if self.input is None else read_queries(self.input)
         retriever = self.retriever.open(Path(self.index))
-        found = search_all(retriever, [query.text for query in queries], self.k, self.batch_size)
+        results = search_all(retriever, [query.text for query in queries], self.k, self.batch_size)
         if not self._json:
-            write_trec_run(self.output, {query.id: hits for query, hits in zip(queries, found, strict=True)}, self.name)
+            write_trec_run(
+                self.output, {query.id: hits for query, hits in zip(queries, results, strict=True)}, self.name
+            )
         else:
-            self._write_json(queries, found)
+            self._write_json(queries, results)
         if self.output != _STREAM:
             print(f"{len(queries)} queries -> {self.output}")
 
-    def _write_json(self, queries: Sequence[Query], found: Sequence[Sequence[Hit]]) -> None:
+    def _write_json(self, queries: Sequence[Query], results: Sequence[Sequence[Hit]]) -> None:
         passages: dict[str, Passage] = {}
         if self.corpus is not None:
-            passages = Corpus(self.corpus).find({hit.id for hits in found for hit in hits})
+            passages = Corpus(self.corpus).find({hit.id for hits in results for hit in hits})
         rows = [
             {"id": query.id, "query": query.text, "hits": [hit_row(hit, passages.get(hit.id)) for hit in hits]}
-            for query, hits in zip(queries, found, strict=True)
+            for query, hits in zip(queries, results, strict=True)
         ]
         if self.output != _STREAM:
             write_jsonl(self.output, rows)
@@ -152,13 +151,13 @@ class Search(Settings):
 
 def search_all(retriever: Retriever, queries: Sequence[str], k: int, batch_size: int) -> list[list[Hit]]:
     """The best passages for each query, searched in batches under a progress bar."""
-    found: list[list[Hit]] = []
+    results: list[list[Hit]] = []
     with tqdm(total=len(queries), desc="searching", unit="query", disable=len(queries) <= batch_size) as bar:
         for start in range(0, len(queries), batch_size):
             batch = queries[start : start + batch_size]
-            found += retriever.search(batch, k)
+            results += retriever.search(batch, k)
             bar.update(len(batch))
-    return found
+    return results
 
 
 def hit_row(hit: Hit, passage: Passage | None) -> dict[str, Any]:
@@ -188,8 +187,8 @@ def _read_jsonl(path: str) -> Iterator[Query]:
     for number, row in enumerate(read_jsonl(path)):
         for name in ("id", "query"):
             if not isinstance(row.get(name), str):
-                given = f"got {type(row[name]).__name__}" if name in row else "it is missing"
-                raise DataError(f"expected a string, {given}", file=path, record=number, field=name)
+                problem = f"got {type(row[name]).__name__}" if name in row else "it is missing"
+                raise DataError(f"expected a string, {problem}", file=path, record=number, field=name)
         yield Query(row["id"], row["query"])
 
 

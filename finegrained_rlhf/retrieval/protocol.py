@@ -1,7 +1,7 @@
 """What a retriever is: search in a corpus, and scores of given passages.
 
-Knows neither corpora nor indexes. Training with a retrieval reward needs `score_pool` only, so that any black box that
-scores a query against a passage can serve it.
+Training with a retrieval reward needs `score_pool` only, so that any black box that scores a query against a passage
+can serve it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """How well rankings put gold passages on top: MRR, recall, hit rate, nDCG and others, turn by turn and on average.
 
-Knows runs and judgements; the values of a turn are trec_eval's (through pytrec_eval). Knows no retriever and no
-dialogue: groups of turns (topic shift, length of the context) are given as ids.
-
 - `mrr`: 1 / rank of the first gold passage, 0 where none is in the run. The whole run counts, however deep it is.
 - `recall@k`: share of the gold passages among the first k.
 - `hit_rate@k`: 1 where at least one gold passage is among the first k. It is the thesis's R@k.
@@ -100,8 +97,8 @@ class RankingMetrics(Settings):
         if len(known) < len(order):
             raise DataError(f"{len(order) - len(known)} turns to evaluate occur twice; expected every id once")
         grades = judgements if grades is None else grades
-        for what, given in (("run", run), ("judgements", judgements), ("grades", grades)):
-            if strange := sorted(set(given) - known):
+        for what, by_turn in (("run", run), ("judgements", judgements), ("grades", grades)):
+            if strange := sorted(set(by_turn) - known):
                 problem = f"a turn of the {what} is not among those to evaluate ({len(strange)} in all)"
                 raise DataError(problem, record=strange[0])
         gold = {turn for turn in order if any(relevance > 0 for relevance in judgements.get(turn, {}).values())}
@@ -119,14 +116,14 @@ class RankingMetrics(Settings):
     ) -> dict[str, dict[str, float]]:
         """The values of turns that have gold and hits: nDCG by the grades, the rest by the judgements."""
         wanted = {name: _measure(name, "_") for name in self.names}
-        found = {turn: {hit.id: hit.score for hit in in_trec_order(run[turn])} for turn in turns}
+        scores = {turn: {hit.id: hit.score for hit in in_trec_order(run[turn])} for turn in turns}
         values: dict[str, dict[str, float]] = {turn: {} for turn in turns}
         for judged, graded in ((judgements, False), (grades, True)):
             measures = {_measure(name, ".") for name in self.names if name.startswith("ndcg") == graded}
             if not measures or not turns:
                 continue
             relevance = {turn: dict(judged.get(turn, {})) for turn in turns}
-            for turn, of_turn in _pytrec_eval().RelevanceEvaluator(relevance, measures).evaluate(found).items():
+            for turn, of_turn in _pytrec_eval().RelevanceEvaluator(relevance, measures).evaluate(scores).items():
                 values[turn] |= of_turn
         return {turn: {name: values[turn][key] for name, key in wanted.items()} for turn in turns}
 

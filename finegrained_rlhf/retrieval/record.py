@@ -1,7 +1,4 @@
-"""What an index directory says about itself: which retriever built it, from which corpus, with which settings.
-
-Knows one JSON file, `index.json`. Does not know what else an index consists of.
-"""
+"""What an index directory says about itself: which retriever built it, from which corpus, with which settings."""
 
 from __future__ import annotations
 
@@ -52,12 +49,12 @@ def read_index_record(directory: str | Path) -> IndexRecord:
     path = Path(directory) / _NAME
     if not path.is_file():
         raise DataError(f"no index here (expected {path})", file=directory)
-    found = read_json(path)
+    fields = read_json(path)
     try:
-        version = found.pop("format")
+        version = fields.pop("format")
         if version != _FORMAT:
             raise DataError(f"the index has format {version}, expected {_FORMAT}; build it again", file=path)
-        return IndexRecord(**{**found, "corpus": CorpusScan.from_json(found["corpus"])})
+        return IndexRecord(**{**fields, "corpus": CorpusScan.from_json(fields["corpus"])})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"no record of an index ({error}); build it again", file=path) from None
 
@@ -77,14 +74,14 @@ def begin_index(directory: Path, record: IndexRecord) -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         record.write(directory)
         return True
-    found = read_index_record(directory)
-    _compare(found, record.kind, record.settings, directory)
-    if found.corpus.fingerprint != record.corpus.fingerprint:
+    present = read_index_record(directory)
+    _compare(present, record.kind, record.settings, directory)
+    if present.corpus.fingerprint != record.corpus.fingerprint:
         raise ConfigError(
-            f"{directory}: holds the index of another corpus ({found.corpus.passages} passages, this one has "
+            f"{directory}: holds the index of another corpus ({present.corpus.passages} passages, this one has "
             f"{record.corpus.passages}); give another directory or delete it"
         )
-    return not found.finished
+    return not present.finished
 
 
 def known_scan(directory: Path) -> CorpusScan | None:
@@ -99,19 +96,19 @@ def open_record(directory: Path, kind: str, settings: Mapping[str, Any]) -> Inde
         DataError: there is no index, or it is not finished.
         ConfigError: it is of another kind or was built with other settings.
     """
-    found = read_index_record(directory)
-    _compare(found, kind, settings, directory)
-    if not found.finished:
+    record = read_index_record(directory)
+    _compare(record, kind, settings, directory)
+    if not record.finished:
         raise DataError("the index is not finished; run the same finegrained build-index command again", file=directory)
-    return found
+    return record
 
 
-def _compare(found: IndexRecord, kind: str, settings: Mapping[str, Any], directory: Path) -> None:
-    if found.kind != kind:
-        raise ConfigError(f"{directory}: holds an index of kind {found.kind}, expected {kind}")
-    other = [name for name in sorted({*found.settings, *settings}) if found.settings.get(name) != settings.get(name)]
+def _compare(record: IndexRecord, kind: str, settings: Mapping[str, Any], directory: Path) -> None:
+    if record.kind != kind:
+        raise ConfigError(f"{directory}: holds an index of kind {record.kind}, expected {kind}")
+    other = [name for name in sorted({*record.settings, *settings}) if record.settings.get(name) != settings.get(name)]
     if other:
-        told = "; ".join(f"{name} {found.settings.get(name)!r}, here {settings.get(name)!r}" for name in other)
+        differences = "; ".join(f"{name} {record.settings.get(name)!r}, here {settings.get(name)!r}" for name in other)
         raise ConfigError(
-            f"{directory}: the index was built with other settings ({told}); give those, or build another index"
+            f"{directory}: the index was built with other settings ({differences}); give those, or build another index"
         )

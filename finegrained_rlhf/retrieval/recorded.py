@@ -1,7 +1,4 @@
-"""Opens any index of this package with the settings that stand in its record.
-
-Knows which configuration opens which kind of index. Does not know how.
-"""
+"""Opens any index of this package with the settings that stand in its record."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Runs and judgements in TREC's file formats, in the order in which trec_eval reads them.
 
-Knows hits, files and trec_eval's order. Knows no retriever and no metric.
-
 trec_eval ignores the rank column of a run: it compares scores in single precision, and equal ones by document id,
 descending in the bytes of UTF-8. Runs are brought into that order before they are written and after they are read, so
 that what a file says is what is counted.
@@ -79,14 +77,14 @@ def read_trec_run(path: str | Path) -> dict[str, list[Hit]]:
     Raises:
         DataError: no such file, a line of another form (lines count from 1), or `in_trec_order`'s.
     """
-    found: dict[str, list[Hit]] = {}
+    by_turn: dict[str, list[Hit]] = {}
     for number, (turn, _, passage, _, score, _) in _lines(path, "turn Q0 passage rank score name"):
         try:
-            found.setdefault(read_id(turn), []).append(Hit(read_id(passage), float(score)))
+            by_turn.setdefault(read_id(turn), []).append(Hit(read_id(passage), float(score)))
         except ValueError:
             raise DataError(f"expected a number, got {score!r}", file=f"{path}:{number}", field="score") from None
     try:
-        return {turn: _ordered(hits, turn) for turn, hits in found.items()}
+        return {turn: _ordered(hits, turn) for turn, hits in by_turn.items()}
     except DataError as error:
         raise error.at(file=path) from None
 
@@ -110,10 +108,10 @@ def read_judgements(path: str | Path) -> dict[str, dict[str, int]]:
     Raises:
         DataError: no such file, a line of another form, or a passage that is judged twice for one turn.
     """
-    found: dict[str, dict[str, int]] = {}
+    judgements: dict[str, dict[str, int]] = {}
     for number, (turn, _, passage, relevance) in _lines(path, "turn 0 passage relevance"):
         turn, passage = read_id(turn), read_id(passage)
-        of_turn = found.setdefault(turn, {})
+        of_turn = judgements.setdefault(turn, {})
         if passage in of_turn:
             raise DataError(f"{passage} is judged twice for {turn}", file=f"{path}:{number}", field="passage")
         try:
@@ -121,7 +119,7 @@ def read_judgements(path: str | Path) -> dict[str, dict[str, int]]:
         except ValueError:
             problem = f"expected a whole number, got {relevance!r}"
             raise DataError(problem, file=f"{path}:{number}", field="relevance") from None
-    return found
+    return judgements
 
 
 def written_id(id: str) -> str:

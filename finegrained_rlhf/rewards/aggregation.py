@@ -1,7 +1,7 @@
 """How the values of a response's segments share the reward that one component can give it.
 
 A sum over segments grows with their number, so a policy can earn more by writing more of them; a mean or a fixed budget
-takes that way out. Knows no scorer and no token.
+takes that way out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a scorer gives is checked where it is given, so that an error names component, prompt and response.
 
-Knows scorers by their protocol. Scorers are a user's own code: whatever is wrong with their result must be told in the
-user's words, not break somewhere behind.
+Scorers are a user's own code: whatever is wrong with their result must be told in the user's words, not break somewhere
+behind.
 """
 
 from __future__ import annotations
@@ -119,14 +119,14 @@ def value_range(name: str, scorer: Scorer) -> tuple[float, float] | None:
     Raises:
         ConfigError: what it says is no pair of numbers.
     """
-    found = getattr(scorer, "value_range", None)
-    if found is None:
+    declared = getattr(scorer, "value_range", None)
+    if declared is None:
         return None
     try:
-        low, high = sorted(map(float, found))
+        low, high = sorted(map(float, declared))
     except (TypeError, ValueError):
         raise ConfigError(
-            f"reward.components.{name}: value_range must be the smallest and the largest value, got {found!r}"
+            f"reward.components.{name}: value_range must be the smallest and the largest value, got {declared!r}"
         ) from None
     return low, high
 
@@ -145,10 +145,10 @@ def check_threshold(key: str, name: str, scorer: Scorer, at_least: float, of: Re
     Raises:
         ConfigError: no response, or every response, can reach it; or see `value_range`.
     """
-    found = value_range(name, scorer)
-    if found is None:
+    value_bounds = value_range(name, scorer)
+    if value_bounds is None:
         return
-    low, high = min(found[0], empty, 0.0), max(found[1], empty, 0.0)  # 0 without a segment
+    low, high = min(value_bounds[0], empty, 0.0), max(value_bounds[1], empty, 0.0)  # 0 without a segment
     if of == "sum":
         low, high = (low if low >= 0 else -math.inf), (high if high <= 0 else math.inf)
     if at_least > high:

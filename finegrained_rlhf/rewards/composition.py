@@ -69,21 +69,21 @@ class RewardComposer:
                 name: SegmentScores((), (), counts=dict.fromkeys(getattr(scorer, "counted", ()), 0.0))
                 for name, scorer in self.config.components.items()
             }
-        given = {name: (name, scorer, prompts, responses) for name, scorer in self.config.components.items()}
+        arguments = {name: (name, scorer, prompts, responses) for name, scorer in self.config.components.items()}
         started: dict[str, Callable[[], SegmentScores]] = {}
         for name, scorer in self.config.components.items():
             if isinstance(scorer, StartableScorer):
-                with naming(*given[name]):
+                with naming(*arguments[name]):
                     started[name] = scorer.start(prompts, responses)
         scored: dict[str, object] = {}
         for name, scorer in self.config.components.items():
             if name not in started:
-                with naming(*given[name]):
+                with naming(*arguments[name]):
                     scored[name] = scorer.score(prompts, responses)
         for name, collect in started.items():
-            with naming(*given[name]):
+            with naming(*arguments[name]):
                 scored[name] = collect()
-        checked = {name: check_scores(name, scored[name], prompts, responses) for name in given}
+        checked = {name: check_scores(name, scored[name], prompts, responses) for name in arguments}
         return {name: self._with_empty(name, result, responses) for name, result in checked.items()}
 
     def _with_empty(self, name: str, scores: SegmentScores, responses: Sequence[str]) -> SegmentScores:

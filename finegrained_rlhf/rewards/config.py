@@ -1,4 +1,4 @@
-"""What the reward of a run is: components, weights, settings. Knows scorers by their protocol; computes nothing."""
+"""What the reward of a run is: components, weights, settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Standardising the values of a component: by moments that move with training, or by moments that stand still.
 
-Knows numbers only. Training divides by what the component gave so far; a validation score made that way would change
-although the responses did not, so validations are standardised by the moments of the first of them.
+Training divides by what the component gave so far; a validation score made that way would change although the responses
+did not, so validations are standardised by the moments of the first of them.
 """
 
 from __future__ import annotations

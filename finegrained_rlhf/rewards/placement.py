@@ -35,7 +35,7 @@ def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, .
     """
     if len(scores.values) != len(rollout.texts):
         raise AlignmentError(f"scores of {len(scores.values)} responses for a rollout of {len(rollout.texts)}")
-    found = []
+    tokens = []
     for row, (spans, length) in enumerate(zip(scores.spans, rollout.lengths().tolist(), strict=True)):
         if scores.whole_response:
             ends = tuple(length - 1 for _ in spans)
@@ -44,8 +44,8 @@ def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, .
         outside = [end for end in ends if not 0 <= end < length]
         if outside:
             raise AlignmentError(f"response {row}: a segment ends at token {outside[0]} of {length}")
-        found.append(ends)
-    return found
+        tokens.append(ends)
+    return tokens
 
 
 def _ends(token_ends: Sequence[int], spans: Sequence[tuple[int, int]], length: int) -> tuple[int, ...]:
@@ -69,8 +69,8 @@ def place_values(values: Sequence[Sequence[float]], tokens: Sequence[tuple[int, 
     import torch
 
     placed = torch.zeros(rollout.response_ids.shape, dtype=torch.float32)
-    for row, (ends, found) in enumerate(zip(tokens, values, strict=True)):
-        for end, value in zip(ends, found, strict=True):
+    for row, (ends, row_values) in enumerate(zip(tokens, values, strict=True)):
+        for end, value in zip(ends, row_values, strict=True):
             placed[row, end] += value
     return placed.to(rollout.response_ids.device)
 

@@ -1,7 +1,4 @@
-"""Rollout engines: encode prompts, then decode the encoding in one or several ways.
-
-Knows the interface, what engines over a policy of ours share, and how a training step draws its responses.
-"""
+"""Rollout engines: encode prompts, then decode the encoding in one or several ways."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A decoding step recorded as a CUDA graph: one launch instead of hundreds.
 
-Knows nothing of what the step computes, only that it reads and writes tensors that keep their place.
+A step only reads and writes tensors that keep their place.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "AdafactorConfig": "optimizer",
         "EndpointGenerator": "remote.chat",
         "OptimizerConfig": "optimizer",
-        "ProcessConfig": "processes",
+        "ProcessConfig": "process_config",
         "RemoteConfig": "remote.client",
         "TrackingConfig": "sinks",
     },

@@ -1,7 +1,4 @@
-"""A configuration as JSON: what a job was set to, defaults included, for the files that it writes.
-
-Knows dataclasses. Does not know YAML or who made a job.
-"""
+"""A configuration as JSON: what a job was set to, defaults included, for the files that it writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a configuration builds and a command runs.
-
-Knows the shape of a job. Knows neither configurations nor files.
-"""
+"""What a configuration builds and a command runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What the launcher of a run was asked for (`accelerate launch`, torchrun), in this project's own keys.
 
 accelerate hands its file and its flags on as environment variables. Each is followed by a key of ours, refused in one
-line that names both keys, or said to change nothing here. Knows accelerate's variables and command line. Does not know
-models or how processes talk.
+line that names both keys, or said to change nothing here.
 """
 
 from __future__ import annotations
@@ -66,42 +65,42 @@ def launch_request(environment: Mapping[str, str] | None = None) -> LaunchReques
     Raises:
         ConfigError: it asks for something that no key here can follow; names their key and the nearest of ours.
     """
-    given = os.environ if environment is None else environment
-    _refuse_other_engines(given)
+    variables = os.environ if environment is None else environment
+    _refuse_other_engines(variables)
     settings: dict[str, Any] = {}
     names: dict[str, str] = {}
-    precision = given.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    precision = variables.get("ACCELERATE_MIXED_PRECISION", "no").lower()
     if precision == "bf16":
         settings["processes.precision"], names["processes.precision"] = "bf16", "mixed_precision: bf16"
     elif precision != "no":
         _refuse(f"mixed_precision: {precision}", "processes.precision is bf16 or fp32: set bf16 or no")
-    if not _is_true(given.get("ACCELERATE_USE_FSDP")):
+    if not _is_true(variables.get("ACCELERATE_USE_FSDP")):
         return LaunchRequest(settings, names)
-    settings["processes.sharding"], names["processes.sharding"] = _sharding(given)
-    if _is_true(given.get("FSDP_ACTIVATION_CHECKPOINTING")):
+    settings["processes.sharding"], names["processes.sharding"] = _sharding(variables)
+    if _is_true(variables.get("FSDP_ACTIVATION_CHECKPOINTING")):
         settings["policy.gradient_checkpointing"] = True
         names["policy.gradient_checkpointing"] = "fsdp_activation_checkpointing: true"
-    _refuse_of_fsdp(given)
-    unused = [name for name, variable in _WITHOUT_EFFECT.items() if given.get(variable, "false").lower() != "false"]
+    _refuse_of_fsdp(variables)
+    unused = [name for name, variable in _WITHOUT_EFFECT.items() if variables.get(variable, "false").lower() != "false"]
     return LaunchRequest(settings, names, unused)
 
 
-def _refuse_other_engines(given: Mapping[str, str]) -> None:
-    if _is_true(given.get("ACCELERATE_USE_DEEPSPEED")):
-        stage = given.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+def _refuse_other_engines(variables: Mapping[str, str]) -> None:
+    if _is_true(variables.get("ACCELERATE_USE_DEEPSPEED")):
+        stage = variables.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
         ours = f"zero_stage {stage} is processes.sharding={_ZERO.get(stage, 'full')}"
         _refuse(
             "distributed_type: DEEPSPEED", f"without DeepSpeed, {ours}: set distributed_type: MULTI_GPU and that key"
         )
-    if _is_true(given.get("ACCELERATE_USE_MEGATRON_LM")):
+    if _is_true(variables.get("ACCELERATE_USE_MEGATRON_LM")):
         _refuse("distributed_type: MEGATRON_LM", "models are shared out by processes.sharding alone")
-    if _is_true(given.get("ACCELERATE_USE_PARALLELISM_CONFIG")):
-        sizes = {name: given.get(f"PARALLELISM_CONFIG_{name}", "1") for name in ("TP_SIZE", "CP_SIZE", "SP_SIZE")}
+    if _is_true(variables.get("ACCELERATE_USE_PARALLELISM_CONFIG")):
+        sizes = {name: variables.get(f"PARALLELISM_CONFIG_{name}", "1") for name in ("TP_SIZE", "CP_SIZE", "SP_SIZE")}
         wide = [f"parallelism_config_{name.lower()}: {size}" for name, size in sizes.items() if size not in ("1", "")]
         _refuse(wide[0] if wide else "parallelism_config", "models are shared out by processes.sharding alone")
-    if given.get("ACCELERATE_DYNAMO_BACKEND", "NO").upper() not in ("NO", ""):
-        _refuse(f"dynamo_backend: {given['ACCELERATE_DYNAMO_BACKEND']}", "no key compiles models here: set no")
-    steps = given.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
+    if variables.get("ACCELERATE_DYNAMO_BACKEND", "NO").upper() not in ("NO", ""):
+        _refuse(f"dynamo_backend: {variables['ACCELERATE_DYNAMO_BACKEND']}", "no key compiles models here: set no")
+    steps = variables.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
     if steps not in ("", "1", "auto"):
         _refuse_accumulation(steps)
 
@@ -114,35 +113,35 @@ def _refuse_accumulation(steps: Any) -> NoReturn:
     )
 
 
-def _refuse_of_fsdp(given: Mapping[str, str]) -> None:
-    if _is_true(given.get("FSDP_OFFLOAD_PARAMS")):
+def _refuse_of_fsdp(variables: Mapping[str, str]) -> None:
+    if _is_true(variables.get("FSDP_OFFLOAD_PARAMS")):
         _refuse(
             "fsdp_offload_params: true", "weights stay on the device (processes.sharding=full shards them): set false"
         )
-    policy = given.get("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP").upper()
+    policy = variables.get("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP").upper()
     if policy != "TRANSFORMER_BASED_WRAP":
         _refuse(
             f"fsdp_auto_wrap_policy: {policy}",
             "processes.sharding=full wraps the layers of the model: set TRANSFORMER_BASED_WRAP",
         )
-    if given.get("FSDP_IGNORED_MODULES"):
+    if variables.get("FSDP_IGNORED_MODULES"):
         _refuse("fsdp_ignored_modules", "processes.sharding chooses itself what stays whole: leave it out")
 
 
-def _sharding(given: Mapping[str, str]) -> tuple[str, str]:
+def _sharding(variables: Mapping[str, str]) -> tuple[str, str]:
     """Our value and their key: version 2 has a truth value, version 1 a strategy under either of two keys."""
-    reshard = given.get("FSDP_RESHARD_AFTER_FORWARD", "true")
-    if given.get("FSDP_VERSION", "1") != "1":
+    reshard = variables.get("FSDP_RESHARD_AFTER_FORWARD", "true")
+    if variables.get("FSDP_VERSION", "1") != "1":
         return "full" if _is_true(reshard) else "gradients", f"fsdp_reshard_after_forward: {reshard}"
     key = "fsdp_sharding_strategy" if reshard.lower() in ("true", "false") else "fsdp_reshard_after_forward"
-    strategy = given.get(key.upper(), "FULL_SHARD").upper()
+    strategy = variables.get(key.upper(), "FULL_SHARD").upper()
     if strategy not in _STRATEGIES:
         _refuse(f"{key}: {strategy}", "processes.sharding has one group of processes: set FULL_SHARD or SHARD_GRAD_OP")
     return _STRATEGIES[strategy], f"{key}: {strategy}"
 
 
-def _refuse(theirs: str, why: str) -> NoReturn:
-    raise ConfigError(f"accelerate launch asks for {theirs}, which cannot be followed; {why}")
+def _refuse(setting: str, why: str) -> NoReturn:
+    raise ConfigError(f"accelerate launch asks for {setting}, which cannot be followed; {why}")
 
 
 def _is_true(value: str | None) -> bool:
@@ -193,8 +192,8 @@ def explained(settings: Mapping[str, Any]) -> str:
     """
     request = launch_request()
     clauses = [
-        f"{theirs} is followed" if settings.get(key) == request.settings[key] else f"{theirs} is overridden by {key}"
-        for key, theirs in request.names.items()
+        f"{setting} is followed" if settings.get(key) == request.settings[key] else f"{setting} is overridden by {key}"
+        for key, setting in request.names.items()
         if key in settings
     ]
     if request.without_effect:
@@ -211,16 +210,16 @@ def check_process_count(count: int) -> None:
     Raises:
         ConfigError: how to start as many as were asked for.
     """
-    asked = _launcher_arguments()
-    if asked is None:
+    given = _launcher_arguments()
+    if given is None:
         return
-    if asked["gradient_accumulation_steps"] not in (None, 1):
-        _refuse_accumulation(asked["gradient_accumulation_steps"])
-    if count == 1 and asked["num_processes"] is not None and asked["num_processes"] > 1:
+    if given["gradient_accumulation_steps"] not in (None, 1):
+        _refuse_accumulation(given["gradient_accumulation_steps"])
+    if count == 1 and given["num_processes"] is not None and given["num_processes"] > 1:
         raise ConfigError(
-            f"accelerate launch was asked for num_processes: {asked['num_processes']} and started one process; on CPUs "
+            f"accelerate launch was asked for num_processes: {given['num_processes']} and started one process; on CPUs "
             "give ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes "
-            f"{asked['num_processes']}, or start one by num_processes: 1"
+            f"{given['num_processes']}, or start one by num_processes: 1"
         )
 
 
@@ -240,14 +239,14 @@ def _launcher_arguments() -> dict[str, Any] | None:
         return None
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            given = launch_command_parser().parse_args(words[start:])
+            parsed = launch_command_parser().parse_args(words[start:])
     except SystemExit:  # of another version's command line
         return None
-    asked = {name: getattr(given, name, None) for name in ("num_processes", "gradient_accumulation_steps")}
-    path = given.config_file or (default_config_file if os.path.isfile(default_config_file) else None)
-    if asked["num_processes"] is None and path is not None:
-        asked["num_processes"] = load_config_from_file(path).num_processes
-    return asked
+    arguments = {name: getattr(parsed, name, None) for name in ("num_processes", "gradient_accumulation_steps")}
+    path = parsed.config_file or (default_config_file if os.path.isfile(default_config_file) else None)
+    if arguments["num_processes"] is None and path is not None:
+        arguments["num_processes"] = load_config_from_file(path).num_processes
+    return arguments
 
 
 def _first_argument(words: Sequence[str]) -> int | None:

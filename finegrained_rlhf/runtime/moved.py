@@ -1,7 +1,7 @@
 """What classes were called in configurations of older versions, so that runs made by them still open.
 
 A configuration names a class by the door of its package (`core/exports.py`) since version 0.2; before, by its module. A
-class that is renamed gets a new door, and the old one leads to it here.
+class that is renamed gets a new door, and the old one leads to it here. Worlds and experiments left this package.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _IN_THIS_PACKAGE = {
-    "conqrr.canard_corpus.WriteCanardCorpus": "conqrr.WriteCanardCorpus",
+    "conqrr.canard_corpus.WriteCanardCorpus": "experiments.conqrr.WriteCanardCorpus",
     "conqrr.evaluation_job.EvaluateRewrites": "conqrr.EvaluateRewrites",
     "conqrr.job.TrainConqrr": "conqrr.TrainConqrr",
     "conqrr.label_files.LabelPassages": "conqrr.LabelPassages",
@@ -69,7 +69,7 @@ _IN_THIS_PACKAGE = {
     "tasks.factworld.evaluation.FactWorldOracle": "worlds.factworld.FactWorldOracle",
     "tasks.factworld.grid.FactWorldGrid": "experiments.factworld.FactWorldGrid",
     "tasks.factworld.make.MakeFactWorld": "worlds.factworld.MakeFactWorld",
-    "tasks.factworld.results.FactWorldReport": "experiments.factworld.FactWorldReport",
+    "tasks.factworld.results.FactWorldReport": "factworld.FactWorldReport",
     "tasks.factworld.results.FactWorldTable": "experiments.factworld.FactWorldTable",
     "tasks.factworld.tables.ablation.AblationTable": "experiments.factworld.AblationTable",
     "tasks.factworld.tables.aggregation.AggregationTable": "experiments.factworld.AggregationTable",
@@ -109,18 +109,58 @@ _REWARD_MODELS = {
     "reward_models.training.BatchConfig": "reward_models.RewardBatchConfig",
     "reward_models.trust_job.EvaluateRewardModel": "reward_models.EvaluateRewardModel",
 }
-MOVED: Mapping[str, str] = {
-    **{f"finegrained_rlhf.{old}": f"finegrained_rlhf.{new}" for old, new in _IN_THIS_PACKAGE.items()},
-    **_REWARD_MODELS,
+_LEFT = {
+    "finegrained_rlhf.annotation": ("finegrained_lab.experiments.annotation", ("JoinFeedback",)),
+    "finegrained_rlhf.conqrr": ("finegrained_lab.experiments.conqrr", ("WriteCanardCorpus",)),
+    "finegrained_rlhf.detoxification": (
+        "finegrained_lab.experiments.detox",
+        ("SplitByLabel", "SplitPrompts", "WriteLabelWords", "WriteScoredTexts"),
+    ),
+    "finegrained_rlhf.experiments.factworld": ("finegrained_rlhf.factworld", ("FactWorldReport",)),
+    "finegrained_rlhf.feedback.gold": ("finegrained_lab.experiments.factworld", ("WriteGoldAnswers",)),
+    "finegrained_rlhf.models.pretrained": ("finegrained_lab.pretrained", ("PrepareModels",)),
+    "finegrained_rlhf.personalization": (
+        "finegrained_lab.protocols",
+        (
+            *("BertScore", "MakeDisambigDocs", "MakePreludeContexts", "ModelEditor", "ModelUser"),
+            *("RunCoreset", "RunPahf", "RunPrelude", "ScriptedUser", "ShoppingUser"),
+        ),
+    ),
+    "finegrained_rlhf.worlds.factworld": ("finegrained_lab.worlds.factworld", ("SimulateAnnotators",)),
+    "reward_models": ("finegrained_lab.experiments.qa_feedback", ("MakeIntermediateFeedback", "SplitFeedback")),
 }
-"""`_target_` of an older version → its name today."""
+"""Room of version 0.2 → the room that some of its classes are in today."""
+_ROOMS = {
+    "finegrained_rlhf.worlds.factworld.": "finegrained_rlhf.factworld.",
+    "finegrained_rlhf.worlds.": "finegrained_lab.worlds.",
+    "finegrained_rlhf.experiments.": "finegrained_lab.experiments.",
+}
+
+
+def _in_its_room(name: str) -> str:
+    """A class of version 0.2 under the name of the room that it moved to."""
+    old = next((old for old in _ROOMS if name.startswith(old)), None)
+    return name if old is None else _ROOMS[old] + name.removeprefix(old)
+
+
+MOVED: Mapping[str, str] = {
+    **{f"finegrained_rlhf.{old}": _in_its_room(f"finegrained_rlhf.{new}") for old, new in _IN_THIS_PACKAGE.items()},
+    **_REWARD_MODELS,
+    **{f"{old}.{name}": f"{new}.{name}" for old, (new, names) in _LEFT.items() for name in names},
+}
+"""`_target_` of an older version → its name today; what moved with its whole room is in `_ROOMS`."""
+
+
+def current_name(name: str) -> str:
+    """What a class that a configuration names is called today."""
+    return MOVED.get(name) or _in_its_room(name)
 
 
 def with_current_names(config: Any) -> Any:
     """A configuration in plain containers, in which every old `_target_` has its current name."""
     if isinstance(config, Mapping):
         return {
-            key: MOVED.get(value, value) if key == "_target_" and isinstance(value, str) else with_current_names(value)
+            key: current_name(value) if key == "_target_" and isinstance(value, str) else with_current_names(value)
             for key, value in config.items()
         }
     return [with_current_names(item) for item in config] if isinstance(config, list) else config

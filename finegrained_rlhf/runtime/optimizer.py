@@ -1,7 +1,4 @@
-"""AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit.
-
-Knows parameters by name, and which of them this process updates. Knows no loss.
-"""
+"""AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit."""
 
 from __future__ import annotations
 
@@ -15,11 +12,12 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.markers import above, at_least, at_most
-from finegrained_rlhf.runtime.processes import Processes
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 

@@ -10,51 +10,22 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.markers import above, at_least, harmless
 from finegrained_rlhf.runtime import launcher
+from finegrained_rlhf.runtime.process_config import ProcessConfig, available_cores
 from finegrained_rlhf.runtime.sharding.ownership import buckets
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 T = TypeVar("T")
 
-Sharding = Literal["none", "optimizer", "gradients", "full"]
-SHARDING = get_args(Sharding)
-"""What processes share out among them (`runtime/sharding/`)."""
-
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-
-
-@dataclass(frozen=True)
-class ProcessConfig(Settings):
-    """How processes compute.
-
-    Attributes:
-        precision: "fp32", or "bf16" for bf16 autocast over fp32 weights.
-        threads: CPU threads a process; None shares the cores of this machine evenly (a single process keeps torch's
-            own choice, which honours OMP_NUM_THREADS).
-        timeout_s: how long a process waits for the others before the run ends, in seconds. It must cover what one does
-            alone: the main process makes what a run prepares, and writes the exported model.
-        cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN on CUDA. torch prefers it on Hopper GPUs,
-            where it makes a plan for every new shape (40 to 70 ms each are reported; lengths change in every step), and
-            its masked backward pass has given NaN (pytorch#196678).
-        sharding: what the processes share out among them instead of each having all of it: `none`; `optimizer`, the
-            optimizer's moments; `gradients`, the gradients too; `full`, the weights of the models' layers too (FSDP2).
-    """
-
-    precision: Literal["fp32", "bf16"] = "fp32"
-    threads: Annotated[int | None, at_least(1), harmless] = None
-    timeout_s: Annotated[float, above(0), harmless] = 1800.0
-    cudnn_attention: Annotated[bool, harmless] = False
-    sharding: Annotated[Sharding, harmless] = "none"
 
 
 class Pending:
@@ -100,10 +71,6 @@ class Processes:
     sharding: str = "none"
 
     def __init__(self, config: ProcessConfig | None = None) -> None:
-        import torch
-        import torch.distributed as dist
-        from accelerate import PartialState
-
         if config is not None:
             launcher.check_agreement(config.precision, config.sharding)
         config = config or ProcessConfig()
@@ -143,8 +110,6 @@ class Processes:
     @property
     def description(self) -> str:
         """How many processes compute where and how, and what of the launcher's settings that follows, on one line."""
-        import torch
-
         several = f"{self.count} processes, each" if self.count > 1 else "1 process"
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
         settings = {"processes.precision": self.precision, "processes.sharding": self.sharding}
@@ -153,14 +118,10 @@ class Processes:
     @property
     def loading_device(self) -> torch.device:
         """Where models are loaded: on the CPU where their weights come to their device in shards."""
-        import torch
-
         return torch.device("cpu") if self.sharding == "full" and self.count > 1 else self.device
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that forward passes run in: bf16 autocast, or nothing in fp32."""
-        import torch
-
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
@@ -176,8 +137,6 @@ class Processes:
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Sum `tensor` over all processes, in place; every process gets the same bits. Returns the tensor."""
-        import torch.distributed as dist
-
         if self.count > 1:
             with self._in_time():
                 if self._backend_takes(tensor):
@@ -190,8 +149,6 @@ class Processes:
 
     def gather_objects(self, items: Sequence[T]) -> list[T]:
         """The items of all processes, in rank order; the processes may hold different numbers of them, or none."""
-        import torch.distributed as dist
-
         if self.count == 1:
             return list(items)
         gathered: list[Any] = [None] * self.count
@@ -201,8 +158,6 @@ class Processes:
 
     def broadcast_object(self, value: T) -> T:
         """The main process's `value`, in every process."""
-        import torch.distributed as dist
-
         if self.count == 1:
             return value
         box: list[Any] = [value]
@@ -212,14 +167,10 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """True everywhere when `flag` is true in some process."""
-        import torch
-
         return bool(self.sum_(torch.tensor([float(flag)], dtype=torch.float64)).item() > 0)
 
     def barrier(self) -> None:
         """Wait until every process is here."""
-        import torch
-
         if self.count > 1:
             self.sum_(torch.zeros(1, device=self.device))
 
@@ -237,8 +188,6 @@ class Processes:
 
         The zeros are also made with a single process, so that an optimizer treats unused parameters alike either way.
         """
-        import torch
-
         parameters = list(parameters)
         for parameter in parameters:
             if parameter.grad is None:
@@ -252,26 +201,18 @@ class Processes:
 
     def start_sum(self, tensor: Tensor) -> Pending:
         """Begin to sum a tensor of any shape on this process's device over all processes, in place."""
-        import torch.distributed as dist
-
         return Pending(dist.all_reduce(tensor, async_op=True), self._in_time)
 
     def start_reduce(self, tensor: Tensor, owner: int) -> Pending:
         """Begin to sum a tensor of any shape over processes, in place at its owner; elsewhere it is worthless then."""
-        import torch.distributed as dist
-
         return Pending(dist.reduce(tensor, dst=owner, async_op=True), self._in_time)
 
     def start_broadcast(self, tensor: Tensor, owner: int) -> Pending:
         """Begin to send the owner's tensor, of any shape, to all processes, in place."""
-        import torch.distributed as dist
-
         return Pending(dist.broadcast(tensor, src=owner, async_op=True), self._in_time)
 
     def close(self) -> None:
         """Leave the process group; nothing happens in a single process."""
-        import torch.distributed as dist
-
         if self.count > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -289,8 +230,6 @@ class Processes:
             ) from None
 
     def _backend_takes(self, tensor: Tensor) -> bool:
-        import torch.distributed as dist
-
         return dist.get_backend() != "nccl" or tensor.is_cuda
 
 
@@ -307,10 +246,3 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
-
-
-def available_cores() -> int:
-    """CPU cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)) or 1
-    return os.cpu_count() or 1

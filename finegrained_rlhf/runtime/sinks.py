@@ -1,6 +1,6 @@
 """Where metrics go: always to JSON lines in the run directory, to Weights & Biases or TensorBoard when asked.
 
-Knows no metric by name. Only the main process writes.
+Only the main process writes.
 """
 
 from __future__ import annotations

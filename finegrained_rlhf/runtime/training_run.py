@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.exports import public_path
@@ -25,8 +25,11 @@ from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.run_records import recorded, refuse_changes
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult, Trainable
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +105,8 @@ class TrainingRun(Settings, ABC, Generic[Built]):
             ConfigError: the directory is in use or foreign, or data, models or settings changed since the run began.
             FineGrainedError: what loading and training raise.
         """
+        from finegrained_rlhf.runtime.processes import Processes
+
         processes, run = Processes(self.processes), RunDirectory(self.output_dir)
         config = _CONFIGURATION.get() or as_config(self)
         with self._claimed(run, config, processes):

@@ -1,7 +1,7 @@
 """Chat templates: how a conversation, or one text, becomes what a chat model reads, and where its turn ends.
 
-Knows tokenizers by their template and their ids. Knows no model, no format of data and no policy. The template is the
-tokenizer's own (`chat_template`, Jinja) or one from a file; what it writes ends where the answer begins.
+The template is the tokenizer's own (`chat_template`, Jinja) or one from a file; what it writes ends where the answer
+begins.
 """
 
 from __future__ import annotations
@@ -149,10 +149,10 @@ class ChatFormat:
         Raises:
             DataError: the template refuses the conversation.
         """
-        said = [{"role": turn.role, "content": self._literal(turn.content)} for turn in messages]
-        if self._system and all(turn["role"] != "system" for turn in said):
-            said.insert(0, {"role": "system", "content": self._literal(self._system)})
-        return self._render(said, generate=True)
+        rendered = [{"role": turn.role, "content": self._literal(turn.content)} for turn in messages]
+        if self._system and all(turn["role"] != "system" for turn in rendered):
+            rendered.insert(0, {"role": "system", "content": self._literal(self._system)})
+        return self._render(rendered, generate=True)
 
     def ids(self, text: str) -> list[int]:
         """Token ids of what the template has written, control tokens included; none is added around it."""
@@ -182,8 +182,8 @@ class ChatFormat:
             text = self._render(messages, generate=False)
         except DataError as error:
             raise ConfigError(f"prompt.chat_template: {error.problem}") from None
-        _, found, behind = text.rpartition(_ANSWER)
-        if not found:
+        _, marker, behind = text.rpartition(_ANSWER)
+        if not marker:
             raise ConfigError(f"prompt.chat_template: {self._where} does not write what the assistant says")
         added = getattr(self._tokenizer, "added_tokens_decoder", {}).items()
         control = {*self._tokenizer.all_special_ids, *(token for token, what in added if what.special)}

@@ -1,8 +1,7 @@
 """Text that people or models wrote, in which nothing is a control token: as token ids, or as text.
 
-Knows tokenizers by their call and what they call their special tokens. Knows no inputs and no models. A question,
-passage, answer or response that holds the characters `</s>` or `<pad>` means these characters: as control tokens they
-would end a segment, pad a row or mask a word inside of it.
+A question, passage, answer or response that holds the characters `</s>` or `<pad>` means these characters: as control
+tokens they would end a segment, pad a row or mask a word inside of it.
 
 - `plain_token_ids` where the ids of a whole text are wanted and no character may change: prompts, references and what
   reward models read. It is exact: the ids are those of the characters themselves.
@@ -77,8 +76,8 @@ def _taken_apart(tokenizer: Any, row: Sequence[int], mask: Sequence[int], contro
 def special_tokens(tokenizer: Any) -> list[str]:
     """The texts that a Hugging Face tokenizer reads as control tokens, longest first."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    found = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
-    return sorted(found, key=lambda token: (-len(token), token))
+    tokens = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
+    return sorted(tokens, key=lambda token: (-len(token), token))
 
 
 def literal_texts(tokenizer: Any, *more: str) -> Callable[[str], str]:
@@ -96,8 +95,8 @@ def literal_texts(tokenizer: Any, *more: str) -> Callable[[str], str]:
     pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
 
     def literal(text: str) -> str:
-        while (found := pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)) != text:
-            text = found  # `<<pad>pad>` holds another one once the first is apart
+        while (replaced := pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)) != text:
+            text = replaced  # `<<pad>pad>` holds another one once the first is apart
         return text
 
     return literal

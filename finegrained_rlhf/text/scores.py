@@ -1,4 +1,4 @@
-"""Overlap of two texts in words, as SQuAD's evaluation counts it. Knows strings only."""
+"""Overlap of two texts in words, as SQuAD's evaluation counts it."""
 
 from __future__ import annotations
 

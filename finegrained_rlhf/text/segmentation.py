@@ -1,7 +1,7 @@
 """Cutting answers into sentences and sub-sentences.
 
-One implementation for label building, reward placement and evaluation: all three must cut a text identically. Knows
-characters only: spans are offsets into the given text, end exclusive. Does not know tokens of any model.
+One implementation for label building, reward placement and evaluation: all three must cut a text identically. Spans are
+offsets into the given text, end exclusive.
 """
 
 from __future__ import annotations

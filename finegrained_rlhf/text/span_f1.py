@@ -1,7 +1,4 @@
-"""The span of a passage that is most like an answer, by word F1: exact, and fast enough for many passages a turn.
-
-Knows words and their positions. Does not know where passages or answers come from.
-"""
+"""The span of a passage that is most like an answer, by word F1: exact, and fast enough for many passages a turn."""
 
 from __future__ import annotations
 
@@ -75,8 +72,8 @@ class SpanMatcher:
 
         A span with o shared tokens has at least o tokens, so that its F1 is at most 2o / (o + n), and o is at most m.
         """
-        found = Counter(kind for token in passage if (kind := self._kinds.get(token)) is not None)
-        shared = sum(min(count, self._limits[kind]) for kind, count in found.items())
+        counts = Counter(kind for token in passage if (kind := self._kinds.get(token)) is not None)
+        shared = sum(min(count, self._limits[kind]) for kind, count in counts.items())
         return 2.0 * shared / (shared + self._size)
 
     def best(self, passage: Sequence[str]) -> Span:
@@ -101,14 +98,14 @@ class SpanMatcher:
         earlier, number `previous[q]` (−1: there is none), comes before a.
         """
         kind_of, limits = self._kinds.get, self._limits
-        found = [(i, kind) for i, token in enumerate(passage) if (kind := kind_of(token)) is not None]
+        matches = [(i, kind) for i, token in enumerate(passage) if (kind := kind_of(token)) is not None]
         previous: list[int] = []
-        seen: list[list[int]] = [[] for _ in limits]
-        for number, (_, kind) in enumerate(found):
-            mine, limit = seen[kind], limits[kind]
-            previous.append(mine[-limit] if len(mine) >= limit else -1)
-            mine.append(number)
-        return np.array([i for i, _ in found], dtype=np.int64), np.array(previous, dtype=np.int64)
+        by_kind: list[list[int]] = [[] for _ in limits]
+        for number, (_, kind) in enumerate(matches):
+            positions, limit = by_kind[kind], limits[kind]
+            previous.append(positions[-limit] if len(positions) >= limit else -1)
+            positions.append(number)
+        return np.array([i for i, _ in matches], dtype=np.int64), np.array(previous, dtype=np.int64)
 
     def _best_pair(self, positions: NDArray[np.int64], previous: NDArray[np.int64]) -> tuple[int, int, float]:
         """Numbers of the first and last position of the best span that starts at one of the first `_ROWS`, and its F1.

@@ -61,11 +61,11 @@ def spread_table(
         seeds: that the summaries are over.
     """
 
-    def text(found: Mapping[str, float]) -> str:
-        return f"{found['mean']:.3f}" if len(seeds) == 1 else f"{found['mean']:.3f} ± {found['std']:.3f}"
+    def text(spread: Mapping[str, float]) -> str:
+        return f"{spread['mean']:.3f}" if len(seeds) == 1 else f"{spread['mean']:.3f} ± {spread['std']:.3f}"
 
     rows = [
-        {name: key, **{column: text(found) for column, found in columns_of.items()}}
+        {name: key, **{column: text(spread) for column, spread in columns_of.items()}}
         for key, columns_of in summary.items()
     ]
     return markdown_table(rows, [name, *columns])

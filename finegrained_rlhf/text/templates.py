@@ -1,8 +1,7 @@
 """The texts that policies and reward models read, one template each for training and scoring.
 
-Knows how questions, passages and answers are put into words. Does not know tokenizers: reward-model inputs are given
-as pieces, so that separators can be placed as token ids. Source: thesis ch. 6 and the original data (`text` of
-`dev.json`).
+Reward-model inputs are given as pieces, so that separators can be placed as token ids. Source: thesis ch. 6 and the
+original data (`text` of `dev.json`).
 """
 
 from __future__ import annotations

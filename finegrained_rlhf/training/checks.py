@@ -161,26 +161,26 @@ def _forward_gap(policy: Policy, prompts: Sequence[Prompt]) -> tuple[float, floa
     positions = None if config.is_encoder_decoder else getattr(config, "max_position_embeddings", None)
     most = max(1, (positions or 10**9) - _RESPONSE)
     ordered = sorted(prompts, key=lambda prompt: len(prompt.input_ids))
-    asked = [Prompt(p.id, p.text, p.input_ids[:most]) for p in (ordered[-1], ordered[0]) if len(p.input_ids)]
-    words = [token for prompt in asked for token in prompt.input_ids] * _RESPONSE
-    rows = [words[-_RESPONSE:], words[: _RESPONSE // 2]] * len(asked)
-    index = torch.arange(len(asked), device=policy.device).repeat_interleave(2)
+    checked = [Prompt(p.id, p.text, p.input_ids[:most]) for p in (ordered[-1], ordered[0]) if len(p.input_ids)]
+    words = [token for prompt in checked for token in prompt.input_ids] * _RESPONSE
+    rows = [words[-_RESPONSE:], words[: _RESPONSE // 2]] * len(checked)
+    index = torch.arange(len(checked), device=policy.device).repeat_interleave(2)
     ids, mask = pad_rows(rows, policy.pad_id, policy.device)
-    ours = policy.logprobs(policy.encode(asked), index, ids, mask).logprobs
+    ours = policy.logprobs(policy.encode(checked), index, ids, mask).logprobs
     gap = largest = 0.0
     for number, row in enumerate(rows):
-        prompt, tokens = asked[number // 2].input_ids, ids[number, : len(row)]
+        prompt, tokens = checked[number // 2].input_ids, ids[number, : len(row)]
         if isinstance(policy, Seq2SeqPolicy):
             inputs = torch.tensor([[*policy.start_ids, *row[:-1]]], device=policy.device)
             encoded = torch.tensor([prompt], device=policy.device)
-            seen = torch.ones_like(inputs)  # T5Gemma would hide what looks like padding
+            no_padding = torch.ones_like(inputs)  # T5Gemma would hide what looks like padding
             output = policy.model(
-                input_ids=encoded, decoder_input_ids=inputs, decoder_attention_mask=seen, use_cache=False
+                input_ids=encoded, decoder_input_ids=inputs, decoder_attention_mask=no_padding, use_cache=False
             )
             logits = output.logits[0, len(policy.start_ids) - 1 :]
         else:
-            whole = torch.tensor([[*prompt, *row]], device=policy.device)
-            logits = policy.model(input_ids=whole, use_cache=False).logits[0, len(prompt) - 1 : -1]
+            full = torch.tensor([[*prompt, *row]], device=policy.device)
+            logits = policy.model(input_ids=full, use_cache=False).logits[0, len(prompt) - 1 : -1]
         difference = ours[number, : len(row)] - chosen_logprobs(logits, tokens, policy.scored)
         gap = max(gap, float(difference.abs().nan_to_num(nan=torch.inf).max()))
         largest = max(largest, float(logits.float().abs().nan_to_num(posinf=0.0).max()))

@@ -1,8 +1,7 @@
 """Signs that a policy earns reward by the form of its answers instead of their quality.
 
 Compares one validation with the first, and looks at its level: text that was degenerate from the beginning changes
-little and is degenerate all the same. Knows means over responses only, as `eval.jsonl` keeps them; a warning is a
-reason to read samples, not a proof.
+little and is degenerate all the same. A warning is a reason to read samples, not a proof.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.rewards.penalties import PENALTIES
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
         Warnings in the order of the components; none for a component that did not gain, nor for the penalties for form
         (`rewards.penalties`), whose gain is the change that they ask for.
     """
-    found = []
+    warnings = []
     for name in _components(first, now):
         before, after = first[f"reward/{name}/weighted"], now[f"reward/{name}/weighted"]
         if after - before <= 1e-6:
@@ -91,8 +92,8 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
             "early end": _early_end(first, now),
             "perplexity": _perplexity(first, now),
         }
-        found += [HackingWarning(name, kind, f"{gain} while {sign}") for kind, sign in signs.items() if sign]
-    return found
+        warnings += [HackingWarning(name, kind, f"{gain} while {sign}") for kind, sign in signs.items() if sign]
+    return warnings
 
 
 def degenerate_form(now: Mapping[str, float]) -> list[str]:

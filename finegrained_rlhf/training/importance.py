@@ -1,4 +1,4 @@
-"""What is told of importance weights in a training step. Knows weights; the formula is `rl.importance`'s."""
+"""What is told of importance weights in a training step. The formula is `rl.importance`'s."""
 
 from __future__ import annotations
 

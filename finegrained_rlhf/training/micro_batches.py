@@ -1,6 +1,6 @@
 """What goes through the models together: groups of whole prompts of a rollout, made once a step, and groups of texts.
 
-Knows rollouts and token ids. A prompt stays with all its responses, because they share its encoder pass.
+A prompt stays with all its responses, because they share its encoder pass.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def micro_batches(
         rows[owner].append(row)
         widths[owner] = max(widths[owner], length)
     lengths = [len(prompt.input_ids) for prompt in rollout.prompts]
-    cost = _Cost(lengths, widths, [len(mine) for mine in rows], count)
+    cost = _Cost(lengths, widths, [len(of_process) for of_process in rows], count)
     # Neighbours in length of prompt or in length of response, whichever gives fewer groups or less padding.
     orders = (sorted(range(len(rows)), key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
     cuts = [_cut(order, cost, prompts, tokens) for order in orders]
@@ -107,14 +107,14 @@ def micro_batches(
     return [_batch(rollout, real, group, rows, width(group)) for group in groups]
 
 
-def rounds_together(mine: int, processes: Processes) -> int:
+def rounds_together(own: int, processes: Processes) -> int:
     """How many micro-batches this process goes through: where weights are in shards, as many as the one with most.
 
     Args:
-        mine: that it has itself.
+        own: that it has itself.
         processes: of the run; where weights are in shards, all must call this.
     """
-    return max(processes.gather_objects([mine])) if processes.sharding == "full" else mine
+    return max(processes.gather_objects([own])) if processes.sharding == "full" else own
 
 
 def stand_in(token: int, device: torch.device) -> MicroBatch:
@@ -201,9 +201,9 @@ class Sums(Generic[Item]):
         """
         ordered, total = sorted(items, key=lambda item: len(item.ids)), self._none()
         for start in first_measured(range(0, len(ordered), size)):
-            found = self.of(ordered[start : start + size])
-            loss(found).backward()  # type: ignore[no-untyped-call]
-            total += found.detach().double().cpu()
+            sums = self.of(ordered[start : start + size])
+            loss(sums).backward()  # type: ignore[no-untyped-call]
+            total += sums.detach().double().cpu()
         return total
 
     @torch.no_grad()

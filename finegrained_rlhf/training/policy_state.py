@@ -1,8 +1,4 @@
-"""The trained policy in a checkpoint: all its weights in `policy/`, or only the adapters of a LoRA policy.
-
-Knows the two places where the weights lie, and the optimizer beside them. Does not know what moves them, nor what else
-a checkpoint holds.
-"""
+"""The trained policy in a checkpoint: all its weights in `policy/`, or only the adapters of a LoRA policy."""
 
 from __future__ import annotations
 

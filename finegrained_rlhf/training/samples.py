@@ -1,7 +1,4 @@
-"""The responses of a training step as rows of a file: enough to colour them, and to weigh their rewards anew later.
-
-Knows experiences. Knows no file name and no reward model.
-"""
+"""The responses of a training step as rows of a file: enough to colour them, and to weigh their rewards anew later."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 An advantage is what a token earns beyond a baseline, over all components. Where one component outweighs another, or a
 baseline is too high, the segments that satisfy the other get advantages at or below 0 most of the time: its reward is
-in the sum, and yet nobody learns it. Knows experiences and means; a warning is a reason to look at weights, no proof.
+in the sum, and yet nobody learns it. A warning is a reason to look at weights, no proof.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def suppressed_components(steps: Sequence[Mapping[str, float]]) -> dict[str, tup
         The share that was trained away and the number of satisfied segments, by component.
     """
     names = {key.partition("/")[2] for step in steps for key in step if key.startswith("suppressed/")}
-    found = {}
+    suppressed = {}
     for name in sorted(names - set(PENALTIES)):
         counts = [step.get(f"satisfied/{name}", 0.0) * step["episodes_per_step"] for step in steps]
         total = sum(counts)
         lost = sum(n * step.get(f"suppressed/{name}", 0.0) for n, step in zip(counts, steps, strict=True))
         if total >= ENOUGH and lost / total > 0.5 + total**-0.5:
-            found[name] = (lost / total, total)
-    return found
+            suppressed[name] = (lost / total, total)
+    return suppressed

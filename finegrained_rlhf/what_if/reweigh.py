@@ -78,7 +78,7 @@ def mean_weighing(weighings: Sequence[Weighing]) -> Weighing:
     weights = {name: [weighing.weights[name] for weighing in weighings] for name in weighings[0].weights}
     return replace(
         weighings[0],
-        weights={name: found[0] if len(set(found)) == 1 else fmean(found) for name, found in weights.items()},
+        weights={name: values[0] if len(set(values)) == 1 else fmean(values) for name, values in weights.items()},
     )
 
 
@@ -91,17 +91,17 @@ def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig
     """
     parts = {"kl": KLConfig, "compat": CompatConfig}
     try:
-        given = _without_target(config["ppo"])
-        made = {name: parts[name](**_without_target(given.pop(name))) for name in parts if name in given}
-        found = PPOConfig(**given, **made)
+        settings = _without_target(config["ppo"])
+        made = {name: parts[name](**_without_target(settings.pop(name))) for name in parts if name in settings}
+        ppo = PPOConfig(**settings, **made)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"expected the settings of PPO ({error})", file=run.config_path, field="ppo") from None
-    if (found.kl.place, found.kl.estimator) == ("reward", "exact"):
+    if (ppo.kl.place, ppo.kl.estimator) == ("reward", "exact"):
         raise ConfigError(
             f"{run.config_path}: ppo.kl.estimator=exact took a penalty from the rewards that samples do not keep: "
             "such a run cannot be weighed anew"
         )
-    return found
+    return ppo
 
 
 def algorithm_of_run(config: Mapping[str, Any], run: RunDirectory) -> AdvantageEstimator:
@@ -111,10 +111,10 @@ def algorithm_of_run(config: Mapping[str, Any], run: RunDirectory) -> AdvantageE
         DataError: it is another version's, or none of ours.
         ConfigError: it has a value head a component, whose values were not kept one by one.
     """
-    given = config.get("algorithm") or {"_target_": public_path(GAE)}
+    settings = config.get("algorithm") or {"_target_": public_path(GAE)}
     kinds = {public_path(kind).rpartition(".")[2]: kind for kind in (GAE, GroupAdvantages)}
     try:
-        algorithm = kinds[str(given["_target_"]).rpartition(".")[2]](**_without_target(given))
+        algorithm = kinds[str(settings["_target_"]).rpartition(".")[2]](**_without_target(settings))
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"expected an algorithm of ours ({error})", file=run.config_path, field="algorithm") from None
     if isinstance(algorithm, GAE) and algorithm.per_component:
@@ -139,7 +139,7 @@ def mean_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def reweigh(job: Reweigh) -> None:
-    """What `Reweigh.run` does."""
+    """Measure what changes, write it where an output is named, and print it."""
     report = job.measured()
     if job.output is not None:
         write_json(job.output, report)
@@ -147,7 +147,7 @@ def reweigh(job: Reweigh) -> None:
 
 
 def measured(job: Reweigh) -> dict[str, Any]:
-    """What `Reweigh.measured` does."""
+    """Weigh every kept step under the old and the new reward, and collect what changes."""
     run = RunDirectory(job.directory)
     config = run.read_config()
     before, ppo, algorithm = (
@@ -173,10 +173,10 @@ def measured(job: Reweigh) -> dict[str, Any]:
         old = experience_under(kept, trained, ppo, algorithm)
         check_recomputed(kept, old, ppo)
         new = trained.changed(job.reward.weights, job.reward.settings)
-        change, found = compare(kept, old, experience_under(kept, new, ppo, algorithm))
+        change, new_best = compare(kept, old, experience_under(kept, new, ppo, algorithm))
         weighings.append(trained)
         changes.append(change)
-        examples += found
+        examples += new_best
     return {
         "run": job.directory,
         "moved": len({tuple(weighing.weights.values()) for weighing in weighings}) > 1,
@@ -184,7 +184,7 @@ def measured(job: Reweigh) -> dict[str, Any]:
         "now": asdict(mean_weighing(weighings).changed(job.reward.weights, job.reward.settings)),
         "steps": [asdict(change) for change in changes],
         "mean": mean_of([asdict(change) for change in changes]),
-        "new_best": [asdict(found) for found in sorted(examples, key=lambda found: -found.gain)],
+        "new_best": [asdict(example) for example in sorted(examples, key=lambda example: -example.gain)],
     }
 
 

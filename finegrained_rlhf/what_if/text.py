@@ -46,7 +46,7 @@ def report_text(report: Mapping[str, Any], examples: int) -> str:
     count = len(report["new_best"])
     if count and examples:
         parts.append(f"Prompts with a new best sample: {count}. Those that gain most:\n")
-    return "\n".join([*parts, *(_example(found) for found in report["new_best"][:examples])])
+    return "\n".join([*parts, *(_example(example) for example in report["new_best"][:examples])])
 
 
 def _row(step: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,11 +57,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {before[key]} → {now[key]}" for key in before if before[key] != now[key])
 
 
-def _example(found: Mapping[str, Any]) -> str:
-    prompt = found["prompt"] if len(found["prompt"]) <= _SHOWN else f"{found['prompt'][:_SHOWN]}…"
-    lines = [f"step {found['step']}, {found['id']}: {prompt}"]
+def _example(example: Mapping[str, Any]) -> str:
+    prompt = example["prompt"] if len(example["prompt"]) <= _SHOWN else f"{example['prompt'][:_SHOWN]}…"
+    lines = [f"step {example['step']}, {example['id']}: {prompt}"]
     for which in ("before", "now"):
-        best = found[which]
+        best = example[which]
         totals = f"total {best['total_before']:.3f}, now {best['total_now']:.3f}"
         lines.append(f"  best {which} (sample {best['sample']}, {totals}): {best['response']}")
     return "\n".join(lines) + "\n"

@@ -80,12 +80,12 @@ def component_config(name: str, settings: Mapping[str, object]) -> ComponentConf
     Raises:
         ConfigError: an unknown setting, or a wrong value.
     """
-    given = {key: value for key, value in settings.items() if key != "_target_"}
-    unknown = sorted(set(given) - set(ComponentConfig.__dataclass_fields__))
+    values = {key: value for key, value in settings.items() if key != "_target_"}
+    unknown = sorted(set(values) - set(ComponentConfig.__dataclass_fields__))
     if unknown:
         known = ", ".join(ComponentConfig.__dataclass_fields__)
         raise ConfigError(f"reward.settings.{name}.{unknown[0]}: no such setting; expected one of {known}")
     try:
-        return ComponentConfig(**given)  # type: ignore[arg-type]
+        return ComponentConfig(**values)  # type: ignore[arg-type]
     except ConfigError as error:
         raise ConfigError(f"reward.settings.{name}: {error}") from None

@@ -1,7 +1,6 @@
 """Labelled inputs of reward models, and which of them a training step uses.
 
-Knows records, labels and inputs; each distinct answer of a question is encoded once, however many pairs it is in.
-Does not know models or losses.
+Each distinct answer of a question is encoded once, however many pairs it is in.
 """
 
 from __future__ import annotations

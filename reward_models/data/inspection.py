@@ -1,6 +1,6 @@
 """What a feedback file holds: its annotations, the labels they give each reward model, and how they agree.
 
-Knows feedback records, label and pair building. Trains nothing and writes nothing but the report on standard output.
+Trains nothing and writes nothing but the report on standard output.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def _longer_pairs(records: Sequence[FeedbackRecord]) -> list[AnswerPair]:
     ]
 
 
-def _type_counts(names: Sequence[str], found: Sequence[str]) -> dict[str, int]:
-    counts = Counter(found)
+def _type_counts(names: Sequence[str], occurring: Sequence[str]) -> dict[str, int]:
+    counts = Counter(occurring)
     return {name: counts[name] for name in names}
 
 
@@ -140,7 +140,7 @@ def inspect_feedback(
     kinds = kinds_of(taxonomy).values()
     pairs = {kind.name: kind.pairs(records, segmenter, matching) for kind in kinds if isinstance(kind, PairKind)}
     human = pairs[PREFERENCE.name].pairs if PREFERENCE.name in pairs else ()
-    orders = {name: found.pairs for name, found in pairs.items() if name != PREFERENCE.name}
+    orders = {name: kind_pairs.pairs for name, kind_pairs in pairs.items() if name != PREFERENCE.name}
     orders["longer_answer"] = tuple(_longer_pairs(records))
     marked = [feedback for record in records for feedback in record.marked.values()]
     return FeedbackReport(
@@ -155,7 +155,7 @@ def inspect_feedback(
         missing_info_types=_type_counts(
             tuple(taxonomy.missing), [m.error_type for f in marked for m in f.missing_info]
         ),
-        agreement={name: agreement_with(human, found) for name, found in orders.items()} if human else {},
+        agreement={name: agreement_with(human, order) for name, order in orders.items()} if human else {},
     )
 
 

@@ -1,9 +1,9 @@
 """Longformer's attention without its chunking: the same weights and the same function, block by block.
 
-Knows the modules of transformers' `LongformerModel`. Knows no head and no data. transformers pads every input to a
-multiple of the window and gathers overlapping chunks; here the queries are cut into blocks, and each block attends to
-the slice of the keys that its window reaches by one masked `scaled_dot_product_attention`. Nothing is padded beyond the
-longest row of the batch, time and memory grow linearly with it, and nothing here waits for the device.
+transformers pads every input to a multiple of the window and gathers overlapping chunks; here the queries are cut into
+blocks, and each block attends to the slice of the keys that its window reaches by one masked
+`scaled_dot_product_attention`. Nothing is padded beyond the longest row of the batch, time and memory grow linearly
+with it, and nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, dropout: float) -> Tensor:
     """Masked attention of [B, H, ·, d] tensors, [B, queries, H·d]."""
-    found = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout)
-    return found.transpose(1, 2).flatten(2)
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout)
+    return attended.transpose(1, 2).flatten(2)
 
 
 def keys_seen(queries: Tensor, keys: Tensor, real: Tensor, everywhere: Tensor | None, one_sided: int) -> Tensor:
@@ -167,13 +167,13 @@ def self_attention(
     query, key, value = (_heads(x, heads) for x in projected)
     if wide is not None and blocks[0].appended:
         wide_key, wide_value = (_heads(wide.of(x), heads) for x in projected[1:])
-    found = []
+    parts = []
     for block in blocks:
         keys, values = key[:, :, block.keys], value[:, :, block.keys]
         if block.appended:
             keys, values = torch.cat([keys, wide_key], dim=2), torch.cat([values, wide_value], dim=2)
-        found.append(_attend(query[:, :, block.queries], keys, values, block.allowed, drop))
-    out = found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        parts.append(_attend(query[:, :, block.queries], keys, values, block.allowed, drop))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
     return out if wide is None else wide.into(out, _global_rows(module, wide.of(hidden), hidden, mask))
 
 
@@ -197,11 +197,11 @@ def _attend_at(
     heads, drop = module.num_heads, module.dropout if module.training else 0.0
     length, window = mask.shape[1], module.one_sided_attn_window_size
     everywhere = None if wide is None else wide.everywhere(length)
-    seen = keys_seen(positions, torch.arange(length, device=mask.device), mask.bool(), everywhere, window)
+    allowed = keys_seen(positions, torch.arange(length, device=mask.device), mask.bool(), everywhere, window)
     query, key, value = (
         _heads(layer(x), heads) for layer, x in ((module.query, at), (module.key, hidden), (module.value, hidden))
     )
-    out = _attend(query, key, value, seen, drop)
+    out = _attend(query, key, value, allowed, drop)
     if everywhere is None or are_global is False:
         return out
     return torch.where(everywhere.gather(1, positions)[..., None], _global_rows(module, at, hidden, mask), out)

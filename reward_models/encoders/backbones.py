@@ -1,7 +1,6 @@
 """What a reward model stands on: a bidirectional encoder, or a decoder-only model of a family that is known here.
 
-Knows transformers' classifiers, which `model_type` has them, and what a decoder-only model needs to be one: padding on
-the right with a token that its configuration names. Knows no kind, no labels and no input.
+A decoder-only model needs padding on the right with a token that its configuration names.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def is_causal(config: Any) -> bool:
     return config.model_type in CAUSAL_FAMILIES
 
 
-def longest_input(config: Any, tokenizer: Any, asked: int) -> int:
+def longest_input(config: Any, tokenizer: Any, wanted: int) -> int:
     """The longest input in tokens.
 
     Where rotary positions change with the longest row of a batch (longrope), it is the length up to which they do not:
@@ -51,7 +50,7 @@ def longest_input(config: Any, tokenizer: Any, asked: int) -> int:
     rotary = getattr(config, "rope_parameters", None) or {}
     kinds = [rotary] if "rope_type" in rotary else [kind for kind in rotary.values() if isinstance(kind, dict)]
     limits = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
-    return min([input_limit(config, tokenizer, asked), *(limit for limit in limits if limit)])
+    return min([input_limit(config, tokenizer, wanted), *(limit for limit in limits if limit)])
 
 
 def open_classifier(directory: Path, form: Form, new_head: bool) -> tuple[Any, Any]:

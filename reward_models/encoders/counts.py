@@ -1,8 +1,7 @@
 """What counting words says of a segment or an answer: numbers that a linear layer adds to a reward model's head.
 
 A small encoder that has seen a few hundred examples does not count well: how long a segment is, what share of its words
-was asked for, said before or stands in the passages. Here that is counted, in training and scoring alike. Knows inputs
-in words and the linear layer. Knows no tokenizer, no labels and no encoder.
+was asked for, said before or stands in the passages. Here that is counted, in training and scoring alike.
 
 What a policy gains by copying or by writing short, a model with counts sees directly; whether that is wanted is the
 user's choice (`counts` of the model's record).
@@ -49,12 +48,12 @@ def word_counts(kind: Kind, item: InputParts) -> tuple[tuple[float, ...], ...]:
     and a share of nothing is 1, of what there are no passages for −1.
     """
     source = _Source.of(item.context) if kind.reads_passages else None
-    asked = content_words(item.before)
+    question_words = content_words(item.before)
     if kind.form == "segment":
-        return tuple(_of_segments(item.segments, asked, source))
+        return tuple(_of_segments(item.segments, question_words, source))
     answer = item.after.removeprefix("answer:") if item.context else item.before.rpartition(" answer:")[2]
     words = _WORD.findall(answer.lower())
-    shares = [_share(set(words), words), _share(asked & content_words(answer), asked)]
+    shares = [_share(set(words), words), _share(question_words & content_words(answer), question_words)]
     return ((math.log1p(len(words)), len(words) / 100, *shares, *(source.counts(answer) if source else ())),)
 
 
@@ -119,15 +118,15 @@ def _share(part: Collection[object], whole: Collection[object]) -> float:
     return 2 * len(part) / len(whole) - 1 if whole else 1.0
 
 
-def _of_segments(segments: Sequence[str], asked: set[str], source: _Source | None) -> list[tuple[float, ...]]:
-    said: set[str] = set()
+def _of_segments(segments: Sequence[str], question_words: set[str], source: _Source | None) -> list[tuple[float, ...]]:
+    earlier_words: set[str] = set()
     rows = []
     for place, text in enumerate(segments):
         words, length = content_words(text), len(text.split())
         own = (place / 10, float(place == len(segments) - 1), len(segments) / 10, math.log1p(length), length / 10)
-        shares = (_share(words & asked, words), _share(words & said, words))
+        shares = (_share(words & question_words, words), _share(words & earlier_words, words))
         rows.append((*own, *shares, *(source.counts(text) if source else ())))
-        said |= words
+        earlier_words |= words
     return rows
 
 

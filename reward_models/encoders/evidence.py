@@ -1,7 +1,6 @@
 """Which sentences of the passages a reward model reads where not all of them fit.
 
-Knows words and token counts. Knows no tokenizer and no labels: what is chosen follows from the input alone, in training
-and scoring alike.
+What is chosen follows from the input alone, in training and scoring alike.
 """
 
 from __future__ import annotations
@@ -38,8 +37,12 @@ def sentences_of(context: str) -> list[str]:
 
 def selection_words(item: InputParts, choice: PassageChoice) -> set[str]:
     """The words that sentences are chosen by."""
-    asked = content_words(item.before)
-    return asked if choice == "question" else asked | content_words(" ".join([item.after, *item.segments]))
+    question_words = content_words(item.before)
+    return (
+        question_words
+        if choice == "question"
+        else question_words | content_words(" ".join([item.after, *item.segments]))
+    )
 
 
 def choose(sentences: Sequence[str], sizes: Sequence[int], query: set[str], room: int) -> list[int]:

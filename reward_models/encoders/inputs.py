@@ -1,7 +1,6 @@
 """What a reward model reads, as token ids with the separators in known places.
 
-Knows tokenizers and inputs in words (`kinds/parts.py`); training and scoring both go through here. Does not know labels
-or models. An input that is too long loses the end of its passages, never a separator.
+Training and scoring both go through here. An input that is too long loses the end of its passages, never a separator.
 """
 
 from __future__ import annotations
@@ -268,10 +267,10 @@ class RewardInputEncoder:
                 max(cut),
             )
         lost = [item.lost for item in encoded if item.lost]
-        seen = self.inputs_lost
+        lost_before = self.inputs_lost
         self.inputs_lost += len(lost)
         self.segments_unread += sum(item.unread for item in encoded)
-        if lost and len(str(self.inputs_lost)) > len(str(seen)) * bool(seen):
+        if lost and len(str(self.inputs_lost)) > len(str(lost_before)) * bool(lost_before):
             logger.warning(
                 "%d of %d reward-model inputs were longer than %d tokens even without their passages; they are scored "
                 "without the end of their longest segments (up to %d tokens here), and %d segments not at all",

@@ -1,8 +1,8 @@
 """Reward models: an encoder or a decoder-only model with a head at each separator, or with one scalar for an answer.
 
-Knows Hugging Face directories, labels and the record `reward_model.json` that is saved beside the weights. Does not
-know feedback or training. Any bidirectional encoder works; a Longformer is computed without its chunking. A
-decoder-only model is a classifier of transformers' own; its inputs are read where a segment or an answer has ended.
+The record `reward_model.json` is saved beside the weights. Any bidirectional encoder works; a Longformer is computed
+without its chunking. A decoder-only model is a classifier of transformers' own; its inputs are read where a segment or
+an answer has ended.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ class RewardModel(EncoderModel):
     def _logits(self, batch: InputBatch) -> Tensor:
         """What transformers' forward gives: [B, L, labels], or [B, 1] for whole answers."""
         if self.causal:  # padding stands behind all that is read, so causal attention needs no mask
-            found: Tensor = self.model(input_ids=batch.ids, use_cache=False).logits
+            logits: Tensor = self.model(input_ids=batch.ids, use_cache=False).logits
         else:
-            found = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
-        return found
+            logits = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
+        return logits
 
     def _hidden(self, batch: InputBatch, positions: Tensor, are_global: bool) -> Tensor:
         """Last hidden states of a Longformer at positions [B, K], all of them global tokens or none, [B, K, D]."""
@@ -193,7 +193,7 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
             raise ModelError(f"{directory}: {error}") from None
     elif model.config.num_labels != 1:
         raise ModelError(f"{directory}: {model.config.num_labels} labels, expected one score an answer")
-    found = RewardModel(model, tokenizer, record)
-    if found.counts is not None:
-        found.counts.load(directory)
-    return found.eval()
+    reward_model = RewardModel(model, tokenizer, record)
+    if reward_model.counts is not None:
+        reward_model.counts.load(directory)
+    return reward_model.eval()

@@ -1,7 +1,4 @@
-"""What reward models read of a prompt, and whether it leaves room for an answer.
-
-Knows the metadata of prompts. Knows no response and no weights.
-"""
+"""What reward models read of a prompt, and whether it leaves room for an answer."""
 
 from __future__ import annotations
 

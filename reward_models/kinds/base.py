@@ -1,8 +1,7 @@
 """What a kind of reward model is: what it judges, how its labels are made, what it reads.
 
-Knows names and densities. Knows no feedback, no tokens, no models and no training. The forms are all there is: a
-segment kind (`segment.py`) is data alone, so that one is built from a category of a taxonomy; pair kinds compare
-answers (`pairwise.py`, `missing.py`).
+The forms are all there is: a segment kind (`segment.py`) is data alone, so that one is built from a category of a
+taxonomy; pair kinds compare answers (`pairwise.py`, `missing.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What reward models read, in words: one function a layout, for training and scoring alike.
-
-Knows the templates of `finegrained_rlhf.text.templates`. Knows no labels and no tokens.
-"""
+"""What reward models read, in words: one function a layout, for training and scoring alike."""
 
 from __future__ import annotations
 
@@ -40,8 +37,8 @@ class InputParts:
 
 def _around(text: str, context: str) -> tuple[str, str, str]:
     """`text` split into what lies before, in and after `context`."""
-    before, found, after = text.partition(context) if context else (text, "", "")
-    return before.strip(), found, after.strip()
+    before, middle, after = text.partition(context) if context else (text, "", "")
+    return before.strip(), middle, after.strip()
 
 
 def relevance_parts(question: str, segments: Sequence[str]) -> InputParts:

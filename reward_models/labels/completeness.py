@@ -1,8 +1,8 @@
 """Completeness scores and preferences, bootstrapped from the human corrections (reward model R3).
 
 Each sub-sentence of the correction is mapped to the passage sentence that it comes from; S is the set of these
-sentences; an answer's score is the share of S that its own sub-sentences map to. Knows records and texts, no models.
-Source: thesis ch. 6 and tasks/qa_feedback/reward_modeling/create_comp_rm_files.py of the original code.
+sentences; an answer's score is the share of S that its own sub-sentences map to. Source: thesis ch. 6 and
+tasks/qa_feedback/reward_modeling/create_comp_rm_files.py of the original code.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def completeness(
     needed = needed_sentences(record, matcher, segmenter, minor_types)
     if not needed:
         return None
-    found = [
+    answered = [
         {sentence for _, sentence in mapped_sentences(answer, matcher, segmenter)} for answer in record.predictions
     ]
-    return Completeness(frozenset(needed), tuple(len(sentences & needed) / len(needed) for sentences in found))
+    return Completeness(frozenset(needed), tuple(len(sentences & needed) / len(needed) for sentences in answered))

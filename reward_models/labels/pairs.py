@@ -1,7 +1,4 @@
-"""Ordered pairs of answers, from which models of whole answers learn.
-
-Knows records and which answer is better; does not know how a model reads them.
-"""
+"""Ordered pairs of answers, from which models of whole answers learn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A trained reward model's view of answers without labels: probabilities, rewards and hidden states.
-
-Knows questions with answers, models and their inputs. Does not know what is made of the figures.
-"""
+"""A trained reward model's view of answers without labels: probabilities, rewards and hidden states."""
 
 from __future__ import annotations
 
@@ -114,9 +111,11 @@ class AnswerReader:
         """
         spans, inputs = self._segment_inputs(items)
         rows = [i for i, one in enumerate(inputs) if one.separators]
-        found = dict(zip(rows, segment_verdicts(self.model, [inputs[i] for i in rows], self.batch_size), strict=True))
+        verdicts = dict(
+            zip(rows, segment_verdicts(self.model, [inputs[i] for i in rows], self.batch_size), strict=True)
+        )
         nothing = SegmentVerdicts((), ())
-        return [JudgedAnswer(spans[i][: len(one.separators)], found.get(i, nothing)) for i, one in enumerate(inputs)]
+        return [JudgedAnswer(spans[i][: len(one.separators)], verdicts.get(i, nothing)) for i, one in enumerate(inputs)]
 
     @torch.no_grad()
     def scores(self, items: Sequence[AnsweredQuestion]) -> list[Array]:
@@ -162,14 +161,14 @@ class AnswerReader:
             inputs = self._segment_inputs(items)[1]
         else:
             inputs = self._whole_inputs([(item, item.answers[item.marked or 0]) for item in items])
-        found = np.zeros((len(items), self.model.model.config.hidden_size))
+        means = np.zeros((len(items), self.model.model.config.hidden_size))
         for rows, batch in batches_by_length(inputs, self.batch_size, self.model.pad_id, self.model.device):
             states = self.model.head_states(batch).cpu().double().numpy()
             counts = [len(inputs[row].separators) if self.model.record.labels_segments else 1 for row in rows]
             for row, part in zip(rows, np.split(states, np.cumsum(counts)[:-1]), strict=True):
                 if len(part):
-                    found[row] = part.mean(axis=0)
-        return found
+                    means[row] = part.mean(axis=0)
+        return means
 
     def _segment_inputs(self, items: Sequence[AnsweredQuestion]) -> tuple[list[tuple[Span, ...]], list[EncodedInput]]:
         kind = self.model.record.definition

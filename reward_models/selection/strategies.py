@@ -90,11 +90,11 @@ class DisagreeSelection(_ByModels):
                 raise ConfigError(f"models: expected two {kind} models or more, of different seeds, got 1")
         total = np.zeros(len(items))
         for readers in kinds.values():
-            said = [reader.probabilities(items) for reader in readers]
-            for number, of_item in enumerate(zip(*said, strict=True)):
+            probabilities = [reader.probabilities(items) for reader in readers]
+            for number, of_item in enumerate(zip(*probabilities, strict=True)):
                 if len({len(row) for row in of_item}) > 1:
-                    told = f"the {readers[0].kind} models cut item {items[number].id!r} differently"
-                    raise ConfigError(f"models: {told}; expected models that differ in their seed alone")
+                    problem = f"the {readers[0].kind} models cut item {items[number].id!r} differently"
+                    raise ConfigError(f"models: {problem}; expected models that differ in their seed alone")
                 total[number] += _mean(np.ptp(np.stack(of_item), axis=0))
         return _highest_first(total)
 

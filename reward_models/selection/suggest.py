@@ -1,7 +1,6 @@
 """Spans that trained segment models suggest before people look.
 
-Knows models and taxonomies. Which items get suggestions, and that none are shown where they would bias what is
-measured, is the annotation room's.
+Which items get suggestions, and that none are shown where they would bias what is measured, is the annotation room's.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ class SuggestByModels(Settings):
         if len(readers) < len(made):
             raise ConfigError("models: expected one model of each kind")
         chosen = {kind: self._type(kind, taxonomy) for kind in readers}
-        found: list[list[Suggestion]] = [[] for _ in items]
+        suggestions: list[list[Suggestion]] = [[] for _ in items]
         for kind in sorted(readers, key=list(taxonomy.categories).index):
-            for spans, judged in zip(found, readers[kind].segments(items), strict=True):
+            for spans, judged in zip(suggestions, readers[kind].segments(items), strict=True):
                 for (start, end), probability in zip(judged.spans, judged.verdicts.probabilities, strict=True):
                     free = all(end <= one.start or one.end <= start for one in spans)
                     if probability >= self.threshold and free:
                         spans.append(Suggestion(start, end, chosen[kind], probability, readers[kind].version))
-        return [tuple(sorted(spans, key=lambda one: one.start)) for spans in found]
+        return [tuple(sorted(spans, key=lambda one: one.start)) for spans in suggestions]
 
     def _type(self, kind: str, taxonomy: Taxonomy) -> str:
         if kind not in taxonomy.categories:

@@ -1,7 +1,4 @@
-"""Which layers of a pretrained model are trained, and how fast each: freezing, layer-wise rates, the head's own rate.
-
-Knows how transformers names the layers of encoders and decoder-only models. Knows no loss and no schedule.
-"""
+"""Which layers of a pretrained model are trained, and how fast: freezing, layer-wise rates, the head's rate."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class LayerConfig(Settings):
                 not known by their names.
         """
         names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        count = max((int(found[1]) + 1 for name in names if (found := _LAYER.search(name))), default=0)
+        count = max((int(match[1]) + 1 for name in names if (match := _LAYER.search(name))), default=0)
         if self.frozen > count or (self.decay < 1 and not count):
             raise ConfigError(f"layers: the model has {count} layers, asked for {self}")
         depths = _depths(names, count)
@@ -61,11 +58,11 @@ def _depths(names: list[str], count: int) -> dict[str, int | None]:
     """The layer of each parameter, from 1; 0 for embeddings, `count` behind the last layer, None for the head."""
     depths: dict[str, int | None] = {}
     for name in names:
-        found = _LAYER.search(name)
+        match = _LAYER.search(name)
         if _HEAD.search(name):
             depths[name] = None
-        elif found:
-            depths[name] = int(found[1]) + 1
+        elif match:
+            depths[name] = int(match[1]) + 1
         else:
             depths[name] = count if _LAST.search(name) else 0
     return depths

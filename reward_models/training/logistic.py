@@ -1,7 +1,4 @@
-"""Ridge logistic regression on counted words: what the layer of counts begins with, and a baseline by itself.
-
-Knows arrays of counts and labels, record by record. Knows no model and no text.
-"""
+"""Ridge logistic regression on counted words: what the layer of counts begins with, and a baseline by itself."""
 
 from __future__ import annotations
 
@@ -60,8 +57,8 @@ class Logistic:
 
     def logits(self, rows: Array) -> Array:
         """Log odds of rows [n, F], float64 [n]."""
-        found: Array = rows @ self.weights + self.bias
-        return found
+        logits: Array = rows @ self.weights + self.bias
+        return logits
 
 
 def fit_counts(records: Sequence[CountedItems], columns: Sequence[int], pairs: bool, balanced: bool = True) -> Logistic:
@@ -94,7 +91,7 @@ def _fit(
     mean = np.zeros(len(columns)) if pairs else chosen.mean(0)
     spread = chosen.std(0)
     scale = np.where(spread > _CONSTANT, spread, 1.0)
-    found = newton(
+    solution = newton(
         (chosen - mean) / scale,
         labels,
         _row_weights(labels) if balanced else np.ones(len(labels)),
@@ -102,8 +99,8 @@ def _fit(
         intercept=not pairs,
     )
     weights = np.zeros(rows.shape[1])
-    weights[list(columns)] = found[: len(columns)] / scale
-    return Logistic(weights, float(found[len(columns) :].sum() - mean @ weights[list(columns)]))
+    weights[list(columns)] = solution[: len(columns)] / scale
+    return Logistic(weights, float(solution[len(columns) :].sum() - mean @ weights[list(columns)]))
 
 
 def balanced_weights(errors: int, of: int) -> tuple[float, float]:
@@ -127,13 +124,13 @@ def newton(rows: Array, labels: Array, weights: Array, ridge: float, intercept: 
     x = np.hstack([rows, np.ones((len(rows), 1))]) if intercept else rows
     penalty = np.full(x.shape[1], ridge)
     penalty[rows.shape[1] :] = 1e-6
-    found: Array = np.zeros(x.shape[1])
+    solution: Array = np.zeros(x.shape[1])
     for _ in range(_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(x @ found, -30, 30)))
-        gradient = x.T @ (weights * (p - labels)) + penalty * found
+        p = 1 / (1 + np.exp(-np.clip(x @ solution, -30, 30)))
+        gradient = x.T @ (weights * (p - labels)) + penalty * solution
         curvature = (x * (weights * p * (1 - p))[:, None]).T @ x + np.diag(penalty)
-        found = found - np.linalg.solve(curvature, gradient)
-    return found
+        solution = solution - np.linalg.solve(curvature, gradient)
+    return solution
 
 
 def _loss(judge: Logistic, records: Sequence[CountedItems]) -> float:

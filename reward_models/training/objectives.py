@@ -1,7 +1,6 @@
 """Losses and counts of the two forms of reward model: labels of segments, and pairs of scored answers.
 
-Knows reward models and labelled examples; does not know steps or optimizers. Sums, not means, so that micro-batches and
-processes can be added up exactly.
+Sums, not means, so that micro-batches and processes can be added up exactly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training a reward model: one step, validation, and what a checkpoint keeps.
 
-Satisfies the training loop's `Trainable`. Knows examples and objectives; does not know files of feedback.
+Satisfies the training loop's `Trainable`.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class RewardModelTrainer(ModelTrainer):
         counts = Counts.zero()
         for micro in first_measured(list(in_batches(share, self.batches.micro_batch_size or max(1, items)))):
             with self.processes.autocast():
-                loss, found = reward_model_objective(self.model, micro, self.weights)
+                loss, micro_counts = reward_model_objective(self.model, micro, self.weights)
             (loss / items).backward()  # type: ignore[no-untyped-call]
-            counts += found
+            counts += micro_counts
         norm = self.optimizer_step(step)
         self.model.eval()
         metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)

@@ -1,7 +1,4 @@
-"""Reliability curve and expected calibration error: does a probability of 0.8 come true in 80% of the cases?
-
-Knows probabilities and outcomes only; does not know models or what the outcome is.
-"""
+"""Reliability curve and expected calibration error: does a probability of 0.8 come true in 80% of the cases?"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def trust_page(values: Mapping[str, Any]) -> str:
 
 
 def evaluate_reward_model(job: EvaluateRewardModel) -> TrustReport:
-    """What `EvaluateRewardModel.run` does."""
+    """Measure a reward model on a feedback file; the main process writes and prints the report."""
     processes = Processes(job.processes)
     kinds = kinds_of(job.taxonomy)
     default = None if job.kind is None else RewardModelRecord.of(kind_named(job.kind, kinds))

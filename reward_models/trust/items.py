@@ -1,6 +1,6 @@
 """What a model, or any other judge, said of each record: rows from which every metric and its spread can be made.
 
-Knows labels, probabilities and scores. Knows no model and no text; spans come as counts.
+Spans come as counts.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def judged_segments(
         for label, probability, claim in zip(text.segments.labels, probabilities, claims, strict=True)
         if label is not None
     ]
-    truth, known, said = zip(*rows, strict=True)
+    truth, known, predicted = zip(*rows, strict=True)
     return JudgedRecord(
         record,
         truth,
         known,
-        said,
+        predicted,
         found=round(spans.recall * spans.annotated),
         annotated=spans.annotated,
         right=round(spans.precision * spans.claimed),
@@ -95,12 +95,12 @@ def read_judged_records(path: str | Path) -> list[JudgedRecord]:
         DataError: a row lacks a field.
     """
     names = [field.name for field in fields(JudgedRecord)]
-    found = []
+    records = []
     for number, row in enumerate(read_jsonl(path)):
         if missing := [name for name in names if name not in row]:
             raise DataError("expected a judged record", file=path, record=number, field=missing[0])
         values: dict[str, Any] = {
             name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in names
         }
-        found.append(JudgedRecord(**values))
-    return found
+        records.append(JudgedRecord(**values))
+    return records

@@ -1,6 +1,6 @@
 """What a reward model says of labelled examples: probabilities of its segments, or scores of whole answers.
 
-Knows models and examples. Does not hold them against anything.
+Does not hold them against anything.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def segment_verdicts(model: RewardModel, inputs: Sequence[EncodedInput], batch_s
     softmax(logits [S, labels]).
     """
     wrong = sorted(error_label_ids(model.model.config.id2label))
-    found: dict[int, SegmentVerdicts] = {}
+    verdicts: dict[int, SegmentVerdicts] = {}
     for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):
         logits = model.segment_logits(batch).cpu().double()
         probabilities = logits.softmax(dim=-1)[:, wrong].sum(dim=-1).clamp(0.0, 1.0)
         claims = torch.isin(logits.argmax(dim=-1), torch.tensor(wrong))
         lengths = [len(inputs[row].separators) for row in rows]
         parts = zip(rows, probabilities.split(lengths), claims.split(lengths), strict=True)
-        found |= {row: SegmentVerdicts(tuple(p.tolist()), tuple(c.tolist())) for row, p, c in parts}
-    return [found[row] for row in range(len(inputs))]
+        verdicts |= {row: SegmentVerdicts(tuple(p.tolist()), tuple(c.tolist())) for row, p, c in parts}
+    return [verdicts[row] for row in range(len(inputs))]
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def judge_examples(
     model: RewardModel, examples: Sequence[RewardExample], batch_size: int, processes: Processes
 ) -> Judgements:
     """What a model in evaluation mode says of examples. A collective call: processes share the work, all get all."""
-    mine = [examples[i] for i in processes.share(len(examples))]
+    share = [examples[i] for i in processes.share(len(examples))]
     with processes.autocast():
         if model.record.labels_segments:
-            found = segment_verdicts(model, [example.inputs[0] for example in mine], batch_size)
-            return Judgements(verdicts=processes.gather_objects(found))
-        scores = raw_scores(model, [item for example in mine for item in example.inputs], batch_size)
-    split = scores.split([len(example.inputs) for example in mine]) if mine else ()
+            verdicts = segment_verdicts(model, [example.inputs[0] for example in share], batch_size)
+            return Judgements(verdicts=processes.gather_objects(verdicts))
+        scores = raw_scores(model, [item for example in share for item in example.inputs], batch_size)
+    split = scores.split([len(example.inputs) for example in share]) if share else ()
     return Judgements(scores=processes.gather_objects([part.tolist() for part in split]))

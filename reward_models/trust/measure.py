@@ -1,7 +1,6 @@
 """How far a trained reward model can be trusted: against the labels and marks of people on feedback it did not learn.
 
 Three views: each labelled segment (or ordered pair of answers), each span that people marked, and the probabilities.
-Knows models, labelled examples and marked texts; does not know files, runs or training.
 """
 
 from __future__ import annotations
@@ -214,17 +213,17 @@ def pair_trust(kind: str, pairs: Sequence[Sequence[tuple[int, int]]], scores: Se
 
 def span_scores(texts: Sequence[MarkedText], claims: Sequence[Sequence[bool]]) -> SpanScores:
     """Agreement on spans; `claims` has one flag a segment of each text."""
-    found: list[bool] = []
+    covered_spans: list[bool] = []
     right: list[bool] = []
     for text, flags in zip(texts, claims, strict=True):
         spans, labels = text.segments.spans, text.segments.labels
         runs = claimed_runs(labels, flags)
         claimed = [spans[i] for run in runs for i in run]
         wrong = [span for span, label in zip(spans, labels, strict=True) if label == HAS_ERROR]
-        found += [covered(text.text, [span], claimed) >= MIN_COVERED for span in text.marked]
+        covered_spans += [covered(text.text, [span], claimed) >= MIN_COVERED for span in text.marked]
         right += [covered(text.text, [spans[i] for i in run], wrong) >= MIN_COVERED for run in runs]
-    precision, recall = share(sum(right), len(right)) or 0.0, share(sum(found), len(found)) or 0.0
-    return SpanScores(precision, recall, harmonic_mean(precision, recall), len(found), len(right))
+    precision, recall = share(sum(right), len(right)) or 0.0, share(sum(covered_spans), len(covered_spans)) or 0.0
+    return SpanScores(precision, recall, harmonic_mean(precision, recall), len(covered_spans), len(right))
 
 
 def claimed_runs(labels: Sequence[int | None], claims: Sequence[bool]) -> list[list[int]]:

@@ -10,7 +10,6 @@ import pytest
 from annotation_toy import item, project
 
 from finegrained_rlhf.annotation.adjudication.adjudicate import Adjudicate
-from finegrained_rlhf.annotation.adjudication.join import JoinFeedback
 from finegrained_rlhf.annotation.adjudication.votes import adjudicated, central_correction, voted_preferences
 from finegrained_rlhf.annotation.reading.annotations import Annotation, write_annotations
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -104,19 +103,3 @@ def test_the_job_takes_an_experts_word_and_refuses_what_cannot_be(tmp_path: Path
     write_annotations(tmp_path / "a.jsonl", rows[2:])
     with pytest.raises(DataError, match="no annotation to make a record of"):
         Adjudicate(**base).run()
-
-
-def test_rounds_are_joined_and_a_question_stays_as_often_as_it_was_annotated(tmp_path: Path) -> None:
-    from feedback_samples import record
-
-    from finegrained_rlhf.feedback.reading import write_feedback
-
-    write_feedback(tmp_path / "1.json", [record("It is cold.", name="a"), record("It is wet.", name="b")])
-    write_feedback(tmp_path / "2.json", [record("It is warm.", name="a")])
-    joined = JoinFeedback([str(tmp_path / "1.json"), str(tmp_path / "2.json")], str(tmp_path / "all.json")).run()
-    assert [(one.id, one.predictions[0]) for one in joined] == [
-        ("a", "It is cold."),
-        ("b", "It is wet."),
-        ("a@2", "It is warm."),
-    ]
-    assert read_feedback(tmp_path / "all.json") == joined

@@ -41,7 +41,8 @@ from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_toke
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
 
 

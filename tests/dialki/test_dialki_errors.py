@@ -19,7 +19,7 @@ from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.finding.scores import score_answer
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 def answer(example: DialogueExample, *place: int) -> Answered:

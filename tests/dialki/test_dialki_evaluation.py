@@ -26,7 +26,7 @@ from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 @pytest.fixture(scope="module")

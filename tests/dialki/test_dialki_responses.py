@@ -25,7 +25,7 @@ from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse
 from finegrained_rlhf.models.tiny.config import TinyT5Config
 from finegrained_rlhf.models.tiny.make import make_tiny_models
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 PASSAGES = (
     Passage("h", "Opening  hours", ("Open from nine.", "Closed on Sunday.")),

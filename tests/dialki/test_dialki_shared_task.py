@@ -17,7 +17,7 @@ from finegrained_rlhf.dialki.evaluation.shared_task import read_shared_task, sco
 from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 ONE = ProcessConfig("fp32", 1)
 

@@ -28,11 +28,13 @@ from slurm_toy import make_slurm
 from torch.distributed.run import get_args_parser
 
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.launch.commands import NAMES, PLAIN_WORDS
+from finegrained_rlhf.launch.commands import PLAIN_WORDS, names
+from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.launch.plain_words import with_keys
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.needs("finegrained_lab")  # pages speak of the laboratory too
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ELISION = {"...", "…", "KEY=VALUE"}
@@ -63,7 +65,8 @@ def anchors(page: Path) -> set[str]:
 def written_by_an_experiment(target: Path) -> bool:
     """Result pages are generated: an experiment names the JSON file beside them."""
     results = f"${{results_dir}}/{target.parent.name}/{target.stem}.json"
-    return any(results in path.read_text(encoding="utf-8") for path in (ROOT / "conf/pipeline").rglob("*.yaml"))
+    pipelines = (path for directory in conf_directories() for path in (directory / "pipeline").rglob("*.yaml"))
+    return any(results in path.read_text(encoding="utf-8") for path in pipelines)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -168,7 +171,7 @@ def documented() -> list[Command]:
             commands += shell_commands(block, page, variables)
         for code in re.findall(r"`([^`\n]*(?:scripts/\w+\.py|finegrained(?:_rlhf)? [a-z])[^`\n]*)`", prose(page)):
             commands += _calls(code, page, complete=False)
-    for path in [*(ROOT / "scripts").glob("*.py"), *(ROOT / "conf").glob("*.yaml")]:
+    for path in [*(ROOT / "scripts").glob("*.py"), *(p for place in conf_directories() for p in place.glob("*.yaml"))]:
         for line in path.read_text(encoding="utf-8").split("\n"):
             if re.match(r"(Example: | {6})(\w+=\S+ )*(python|accelerate|finegrained) ", line):
                 commands += _calls(line.strip(), path, complete=False)
@@ -237,11 +240,11 @@ def test_the_algorithms_page_quotes_its_table() -> None:
 def test_every_file_that_went_from_scripts_has_its_command_in_the_changelog() -> None:
     assert len(OLD) == 67
     for path, name in OLD.items():
-        assert not (ROOT / path).exists() and Path(path).stem == name.replace("-", "_") and Path(path).stem in NAMES
+        assert not (ROOT / path).exists() and Path(path).stem == name.replace("-", "_") and Path(path).stem in names()
 
 
 def test_commands_are_found() -> None:
-    assert {command.name for command in COMMANDS} == set(NAMES)
+    assert {command.name for command in COMMANDS} == set(names())
     assert sum(command.complete for command in COMMANDS) > 40
 
 
@@ -253,7 +256,7 @@ def one_of_a_kind() -> list[Command]:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["kinds", "all"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names())
 def test_documented_commands_compose(name: str, every: bool, user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = COMMANDS if every else one_of_a_kind()
     monkeypatch.setattr(sys, "path", [*sys.path, str(user_files)])

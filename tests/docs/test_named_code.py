@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,20 +9,20 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import yaml
 from script_runs import ROOT
 
-from finegrained_rlhf.core.fields import filled
-from finegrained_rlhf.launch.checks.nearest import keys_of
+from finegrained_rlhf.launch.configurations import conf_directories, conf_file
 
+pytestmark = pytest.mark.needs("finegrained_lab")  # pages speak of the laboratory too
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
 _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
-_NAME = re.compile(r"(?<!/)\b((?:finegrained_rlhf|reward_models)(?:\.(?!(?:md|json)\b)\w+)+)")
+_EXPLANATION = re.compile(r'"""(.*?)"""|(?:^|\s)#([^\n]*)', re.DOTALL | re.MULTILINE)
+_NAME = re.compile(r"(?<!/)\b((?:finegrained_rlhf|finegrained_lab|reward_models)(?:\.(?!(?:md|json)\b)\w+)+)")
 _CONFIGURATION = re.compile(r"\b(experiment|pipeline)=([\w/$]+)")
-_BELOW = ("", "finegrained_rlhf", "reward_models", "scripts", "docs/site")
-_OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|guards|docs"
+_BELOW = ("", "finegrained_rlhf", "reward_models", "lab", "scripts", "docs/site")
+_OURS = "finegrained_rlhf|lab|reward_models|conf|scripts|tests|benchmarks|guards|docs"
 _DIRECTORY = re.compile(rf"(?<![\w./*{{}}$-])((?:{_OURS})(?:/[\w-]+)*)/(?![\w*{{$])")
-_PACKAGES = ("finegrained_rlhf", "reward_models")
+_PACKAGES = ("finegrained_rlhf", "reward_models", "lab/finegrained_lab")
 _OTHERS_FILES = (
     "utils.py",
     "doc2dial.py",
@@ -31,13 +30,17 @@ _OTHERS_FILES = (
     "train_dense_encoder.py",
     "fgrlhf/value.py",
     "fgrlhf/ppo.py",
+    "scai-qrecc21-evaluator.py",
+    "eval/eval.py",
+    "create_rel_fact_rm_files.py",
+    "create_comp_rm_files.py",
 )
 """Files of other projects, which docstrings cite."""
 _OTHERS_NAMES = {"model.forward"}
 _DATA = (".html", ".json", ".jsonl", ".md", ".yaml")
 _READERS_OWN = {"my_rewards.py", "my_scorers.py", "scripts/NAME.py", "NAME.py"}
 """What a reader is told to write, and placeholders."""
-_READERS_EXPERIMENTS = {"factual", "careful", "null"}
+_READERS_EXPERIMENTS = {"factual", "careful", "mine", "null"}
 """Examples of files that a reader writes under `conf/`, and no experiment."""
 
 
@@ -89,18 +92,16 @@ def test_every_experiment_that_a_page_names_exists(page: Path) -> None:
     for group, name in set(_CONFIGURATION.findall(of_today(page))):
         if name in _READERS_EXPERIMENTS or name.isupper() or "/NAME" in name:
             continue
-        place = ROOT / "conf" / group
         pattern = re.sub(r"[$]\w+", "*", name)  # of a loop in a shell
-        assert list(place.glob(f"{pattern}.yaml")), f"{page.name}: {group}={name}"
+        places = [directory / group for directory in conf_directories()]
+        assert any([*place.glob(f"{pattern}.yaml")] for place in places), f"{page.name}: {group}={name}"
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
-    """Every docstring of the packages, with the module that it is in."""
-    for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                if text := ast.get_docstring(node):
-                    yield path.relative_to(ROOT).as_posix(), text
+def explanations() -> Iterator[tuple[str, str]]:
+    """Every docstring and comment of the packages and the benchmarks, with the file that it is in."""
+    for path in (*modules(), *sorted((ROOT / "benchmarks").rglob("*.py"))):
+        for match in _EXPLANATION.finditer(path.read_text(encoding="utf-8")):
+            yield path.relative_to(ROOT).as_posix(), match[1] or match[2]
 
 
 @cache
@@ -109,10 +110,9 @@ def modules() -> list[Path]:
 
 
 @cache
-def keys() -> set[str]:
-    """Every dotted key of a command's configuration."""
-    files = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "conf").glob("*.yaml"))
-    return {key for config in files for key in keys_of(filled(config))}
+def fields() -> set[str]:
+    """Names of all fields of classes, which dotted keys of configurations are made of."""
+    return {name for source in sources().values() for name in re.findall(r"^    (\w+): ", source, re.MULTILINE)}
 
 
 @cache
@@ -136,29 +136,31 @@ def sources() -> dict[str, str]:
 def names_nothing(word: str, files: set[str]) -> bool:
     """Whether a word in backticks has the form of a file or of a dotted name of ours, and there is none."""
     if word.endswith(".py"):
-        below = [ROOT, *(ROOT / package for package in _PACKAGES), *(path for path in (ROOT / _PACKAGES[0]).iterdir())]
+        below = [
+            ROOT,
+            *(ROOT / package for package in _PACKAGES),
+            *(ROOT / _PACKAGES[0]).iterdir(),
+            ROOT / "benchmarks",
+        ]
         inside = "/" in word and not any((place / word).is_file() for place in below)
         return not word.endswith(_OTHERS_FILES) and (inside or word.rpartition("/")[2] not in files)
     first, _, rest = word.partition(".")
-    if word in _OTHERS_NAMES or word in keys():
-        return False
     if not rest or first not in rooms() or not re.fullmatch(r"[a-z_]+(\.\w+)+", word) or word.endswith(_DATA):
         return False
     parts = word.split(".")
     end = next(end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in sources())
     known = sources()[".".join(parts[:end])]
-    return end < len(parts) and not all(re.search(rf"\b{part}\b", known) for part in parts[end:])
+    missing = end < len(parts) and not all(re.search(rf"\b{part}\b", known) for part in parts[end:])
+    return missing and word not in _OTHERS_NAMES and not fields().issuperset(parts)
 
 
-def test_every_file_and_dotted_name_in_a_docstring_exists() -> None:
+def test_every_file_and_dotted_name_in_a_docstring_or_comment_exists() -> None:
     files = code_files()
-    wrong = [
-        f"{module}: `{word}`"
-        for module, text in docstrings()
-        for word in re.findall(r"`([\w./]+)`", text)
-        if names_nothing(word, files)
-    ]
-    assert sorted(set(wrong)) == []
+    places: dict[str, str] = {}
+    for module, text in explanations():
+        places.update(dict.fromkeys([*re.findall(r"`([\w./]+)`", text), *_FILE.findall(text)], module))
+    assert len(places) > 1000
+    assert sorted(f"{module}: `{word}`" for word, module in places.items() if names_nothing(word, files)) == []
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_the_changelog_says_where_every_experiment_of_version_0_1_is() -> None:
     )
     assert len(rows) == len({old for _, old, _, _ in rows}) == 39
     for script, old, group, new in rows:
-        assert not (ROOT / f"conf/experiment/{old}.yaml").exists()
-        text = (ROOT / f"conf/{group}/{new}.yaml").read_text(encoding="utf-8")
+        assert not conf_file(f"experiment/{old}.yaml").exists()
+        text = conf_file(f"{group}/{new}.yaml").read_text(encoding="utf-8")
         assert (script == "run_experiment") == (group == "pipeline")
         assert group == "pipeline" or f"# script: {script}" in text, new

@@ -6,9 +6,7 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.gold import WriteGoldAnswers
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
-from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample, derived_id
 
 ROW: dict[str, Any] = {
@@ -46,20 +44,6 @@ def test_a_strangers_file_needs_question_passages_and_outputs_only(tmp_path: Pat
 def test_record_of_an_example() -> None:
     example = QAExample("1", "q", "t", ("r",), (Passage("", "A", ("s",)),))
     assert OutputRecord.of(example, ["x", "y"]) == OutputRecord("1", "q", example.passages, ("r",), "t", ("x", "y"))
-
-
-def test_gold_answers_as_outputs(tmp_path: Path) -> None:
-    passages = (Passage("", "A lake", ("It is wide.",)),)
-    asked = QAExample("1", "How wide?", "How wide? A lake.", ("3 km.", "3000 m."), passages)
-    write_examples(tmp_path / "asked.json", [asked])
-    rows = json.loads((tmp_path / "asked.json").read_text(encoding="utf-8"))
-    (tmp_path / "both.json").write_text(json.dumps([*rows, {**rows[0], "answer": []}]), encoding="utf-8")
-    WriteGoldAnswers(str(tmp_path / "asked.json"), str(tmp_path / "gold.jsonl")).run()
-    (record,) = read_outputs(tmp_path / "gold.jsonl")
-    assert record.outputs == ("3 km.",) and record.passages == passages
-    with pytest.raises(DataError, match=r"both\.json.*record 1.*answer"):
-        WriteGoldAnswers(str(tmp_path / "both.json"), str(tmp_path / "none.jsonl")).run()
-    assert not (tmp_path / "none.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from finegrained_rlhf.dialki.training.job import TrainDialki
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 THINGS = ("door", "roof", "wall", "lamp", "desk", "yard")
 COLOURS = ("red", "blue", "green", "white", "black", "brown")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -74,7 +75,7 @@ def import_everything() -> None:
     """The libraries, and every module of the project."""
     for name in _LIBRARIES:
         importlib.import_module(name)
-    for package in ("finegrained_rlhf", "reward_models"):
+    for package in filter(importlib.util.find_spec, ("finegrained_rlhf", "reward_models", "finegrained_lab")):
         paths = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(paths, f"{package}."):
             if not module.name.endswith(".__main__"):

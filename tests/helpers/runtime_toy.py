@@ -17,7 +17,8 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, AnyOptimizerConfig, OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 
 ADAMW = OptimizerConfig(lr=0.05, weight_decay=0.1, warmup_steps=2, max_grad_norm=1.0)
 

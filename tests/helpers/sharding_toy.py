@@ -16,7 +16,8 @@ from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.weights.frozen import store_frozen
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sharding.shards import is_shard
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 

@@ -10,6 +10,8 @@ from evaluation_toy import WordScorer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
+from finegrained_rlhf.factworld.make import MakeFactWorld, to_example
+from finegrained_rlhf.factworld.monitor import FactWorldOracle
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
@@ -20,8 +22,6 @@ from finegrained_rlhf.models.tiny.config import TinyT5Config
 from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.rewards import RewardConfig
-from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_example
-from finegrained_rlhf.worlds.factworld.monitor import FactWorldOracle
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import FusionConfig, PromptConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 from finegrained_rlhf.training.sft.job import TrainSFT

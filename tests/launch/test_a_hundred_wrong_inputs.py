@@ -60,7 +60,6 @@ OWN = ("--config-dir", "my_conf", *FEEDBACK)
 SMOKE = ("experiment=smoke", "output_dir=run")
 CLASSIFIER = ("model=whole", "output_dir=run")
 GEDI = ("policy.path=folder", "output_dir=run")
-PAHF = ("output_dir=run",)
 
 FAST: list[tuple[str, tuple[str, ...], str]] = [
     ("inspect_feedback", (*OWN, "taxonomy=damaged"), "my_conf/taxonomy/damaged.yaml, line 2: not valid YAML"),
@@ -204,7 +203,6 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
     ("compare", ("folder", "gone"), "folder: holds no metrics.jsonl"),
     ("runs", ("gone",), "gone"),
     ("reweigh", ("run=folder", "reward.weights.ä=1"), ""),
-    ("measure_drift", ("run=folder",), "folder"),
     ("show_user_memory", ("memory=gone.db", "user=a", "output=o.html"), "gone.db: no such file"),
     (
         "show_user_memory",
@@ -212,25 +210,10 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
         "notes.txt: expected the file of a memory: file",
     ),
     ("show_user_memory", ("memory=folder", "user=a", "output=o.html"), "folder: is a directory"),
-    ("run_prelude", ("contexts=whole.json", "preferences=empty.json", "output_dir=run"), ""),
-    ("run_prelude", ("contexts=gone.jsonl", "preferences=null.json", "output_dir=run"), "gone.jsonl: no such file"),
-    ("run_pahf", (*PAHF, "phases=[a,b]"), "phases"),
-    ("run_pahf", (*PAHF, "phases=prompts.jsonl"), "phases: expected a list of"),
-    ("run_coreset", ("conversations=prompts.jsonl", "output_dir=run"), ""),
-    ("measure_regret", ("output_dir=run", "runs=0"), "runs"),
-    ("make_pahf_world", ("output_dir=run", "users=0"), "users"),
-    ("make_style_world", ("output_dir=run", "contexts=7"), "contexts"),
-    ("make_style_world", ("output_dir=run", "foreign=2"), "foreign"),
-    ("make_bios_world", ("output_dir=run", "scenarios=[nothing]"), "scenarios"),
-    ("make_bios_world", ("output_dir=run", "documents=[]"), "documents"),
-    ("make_disambig_docs", ("data=null.json", "output=o.jsonl"), ""),
     ("make_corpus", ("pages=folder", "output_dir=run"), "folder"),
     ("edits_to_feedback", ("data=edits.jsonl", "output=o.json"), "edits.jsonl, record 0"),
     ("edits_to_feedback", ("output=o.json",), ""),
     ("read_public_feedback", ("output=o.json",), "give"),
-    ("make_prelude_contexts", ("documents=prompts.jsonl", "output_dir=run"), "prompts.jsonl"),
-    ("make_prelude_contexts", ("documents=prompts.jsonl", "output_dir=run", "task=letter"), "task: expected one of"),
-    ("make_rewrite_world", ("output_dir=run", "seed=-1"), "seed"),
     ("run_experiment", ("pipeline=factworld/demo", "seeds=[]"), "seeds"),
     ("doctor", (*SMOKE, "doctor.timeout=0"), "timeout"),
 ]

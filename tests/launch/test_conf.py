@@ -24,20 +24,24 @@ CONF = ROOT / "conf"
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import read_json  # noqa: E402
-from finegrained_rlhf.experiments.results_table import Results  # noqa: E402
 from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
 from finegrained_rlhf.launch.checks.schema import keys_of_job  # noqa: E402
+from finegrained_rlhf.launch.commands import names  # noqa: E402
+from finegrained_rlhf.launch.configurations import conf_directories, conf_file  # noqa: E402
 from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory  # noqa: E402
 from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
 from guards.doubles import read_doubles  # noqa: E402
 
-SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
+SCRIPTS = sorted(names())
 KINDS = ("relevance", "factuality", "completeness", "preference")
 
 
 def names_in(group: str) -> list[str]:
-    return sorted(path.relative_to(CONF / group).with_suffix("").as_posix() for path in (CONF / group).rglob("*.yaml"))
+    places = [directory / group for directory in conf_directories()]
+    return sorted(
+        path.relative_to(place).with_suffix("").as_posix() for place in places for path in place.rglob("*.yaml")
+    )
 
 
 # Which script an experiment is for, as its file says. Pipelines name the scripts of their steps themselves.
@@ -162,7 +166,7 @@ def test_what_an_experiment_asks_for_must_be_given(experiment: str) -> None:
     cfg = compose(
         EXPERIMENTS[experiment], overrides=[*NEEDED.get(EXPERIMENTS[experiment], []), f"experiment={experiment}"]
     )
-    for path in marked(OmegaConf.to_container(OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml"))):
+    for path in marked(OmegaConf.to_container(OmegaConf.load(conf_file(f"experiment/{experiment}.yaml")))):
         parent, _, key = path.rpartition(".")
         assert OmegaConf.is_missing(OmegaConf.select(cfg, parent) if parent else cfg, key), path
 
@@ -192,7 +196,7 @@ def steps_of(pipeline: str) -> list[dict[str, Any]]:
     config = resolved(filled(cfg))
     if config["collect"] is not None:
         job = collector(config)
-        assert isinstance(job, Results) and job.configuration == config
+        assert job.configuration == config
         assert job.made_by()["configuration"]["settings"] == config["settings"]
     return [step for _, step in expanded(config["steps"])]
 
@@ -206,14 +210,18 @@ def test_every_kind_of_step_of_a_pipeline_binds() -> None:
 
 def test_results_lie_below_the_output_directory_unless_told_otherwise() -> None:
     for pipeline in PIPELINES:
-        collect = OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("collect")
+        collect = OmegaConf.load(conf_file(f"pipeline/{pipeline}.yaml")).get("collect")
         if collect is not None:
             output = OmegaConf.to_container(collect, resolve=False)["output"]  # type: ignore[index,call-overload]
             assert output.startswith(("${results_dir}/", "${output_dir}/")), pipeline
+
+
+@pytest.mark.needs("finegrained_lab")
+def test_results_go_where_the_user_says() -> None:
     words = ["pipeline=conqrr/canard", "output_dir=own"]
     assert compose("run_experiment", overrides=words).collect.output == "own/results/conqrr/canard.json"
-    told = compose("run_experiment", overrides=[*words, "results_dir=docs/results"])
-    assert told.collect.output == "docs/results/conqrr/canard.json"
+    given = compose("run_experiment", overrides=[*words, "results_dir=docs/results"])
+    assert given.collect.output == "docs/results/conqrr/canard.json"
 
 
 @pytest.mark.slow
@@ -227,21 +235,21 @@ def test_every_step_of_a_pipeline_binds(pipeline: str) -> None:
 @pytest.mark.parametrize("experiment", names_in("experiment"))
 def test_every_experiment_says_which_script_it_belongs_to(experiment: str) -> None:
     assert owner(experiment) in SCRIPTS
-    assert "steps" not in OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml")
+    assert "steps" not in OmegaConf.load(conf_file(f"experiment/{experiment}.yaml"))
 
 
 def options() -> list[tuple[str, str, str]]:
     return [
-        (group, path.stem, script)
+        (group, name, script)
         for group, scripts in GROUPS.items()
-        for path in sorted((CONF / group).glob("*.yaml"))
+        for name in names_in(group)
         for script in scripts
-        if OWN.get(path.stem, script) == script and script not in NOT_OF.get((group, path.stem), ())
+        if OWN.get(name, script) == script and script not in NOT_OF.get((group, name), ())
     ]
 
 
 def test_no_group_is_forgotten_and_none_is_called_data() -> None:
-    groups = {path.name for path in CONF.iterdir() if path.is_dir()}
+    groups = {path.name for directory in conf_directories() for path in directory.iterdir() if path.is_dir()}
     assert groups == {*GROUPS, "experiment", "pipeline", "hydra"} and "data" not in groups
 
 
@@ -397,7 +405,7 @@ def rlhf_steps() -> list[tuple[str, str]]:
         if pipeline.startswith("factworld/")
         and not re.fullmatch("factworld/(algorithm.*|.*grid|holes|.*models|annotation)", pipeline)
         for system in RLHF
-        if (OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("steps") or {}).get(system, 0) is not None
+        if (OmegaConf.load(conf_file(f"pipeline/{pipeline}.yaml")).get("steps") or {}).get(system, 0) is not None
     ]
 
 
@@ -433,6 +441,7 @@ def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
     assert {"lr": job.optimizer.lr, "beta": job.ppo.kl.beta} == chosen
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_algorithms_take_what_their_grid_chose() -> None:
     chosen = read_json(ROOT / "docs/results/factworld/algorithms_grid.json")["summary"]
     runs = ppo_steps("factworld/algorithms")
@@ -451,6 +460,7 @@ def test_presets_without_a_value_model_score_what_they_sample_and_do_not_stop_ea
     assert [experiment[key] for key in SCORING] == [0.7, 20, 0.9, True, None]
 
 
+@pytest.mark.needs("finegrained_lab")
 @pytest.mark.parametrize(
     ("pipeline", "runs", "drawn"),
     [
@@ -475,6 +485,7 @@ def test_a_step_of_a_pipeline_waits_for_what_reward_model_training_writes_last()
     assert Path(steps["reward_models"]["unless"]).name == RunDirectory("run").trust.name
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
     """Numbers that the committed tables were made with."""
     demo, table, grid = (ppo_steps(f"factworld/{name}") for name in ("demo", "systems", "grid"))

@@ -15,20 +15,23 @@ from refusals import quick_hydra  # noqa: F401
 from script_runs import PRELOADED_PYTHON, ROOT, fork_server, run_process
 from transformers.utils import logging
 
-from finegrained_rlhf.launch.app import run_command, user_errors
-from finegrained_rlhf.launch.commands import NAMES, conf_directory, overview
+from finegrained_rlhf.launch.app import run_command
+from finegrained_rlhf.launch.commands import NAMES, names, overview
+from finegrained_rlhf.launch.configurations import conf_directory, conf_file
+from finegrained_rlhf.launch.mistakes import user_errors
 
 
 def test_each_command_has_a_configuration_and_each_script_is_a_command() -> None:
     assert all((conf_directory() / f"{name}.yaml").is_file() for name in NAMES)
-    assert len(set(NAMES)) == len(NAMES)
+    assert all(conf_file(f"{name}.yaml").is_file() for name in names())
+    assert len(set(names())) == len(names()) >= len(NAMES)
     for path in (ROOT / "scripts").glob("*.py"):
         assert path.stem in NAMES and f'main("{path.stem}")' in path.read_text(encoding="utf-8")
 
 
 def test_the_overview_lists_every_command_in_80_columns() -> None:
     listed = re.findall(r"^  ([a-z-]+)  ", overview(), re.MULTILINE)
-    assert listed == [name.replace("_", "-") for name in NAMES]
+    assert listed == [name.replace("_", "-") for name in names()]
     assert max(map(len, overview().splitlines())) <= 80
 
 
@@ -36,7 +39,7 @@ def test_every_command_explains_itself_and_makes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in NAMES:
+    for name in names():
         monkeypatch.setattr(sys, "argv", [name, "--help"])
         run_command(name)
         printed = capsys.readouterr()
@@ -78,14 +81,14 @@ def test_names_and_keys_are_completed(tmp_path: Path) -> None:
     program_text = f'eval "$(finegrained --completion)"\n{typed}'
     variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FORK_SERVER": fork_server()}
     done = subprocess.run(["bash", "-c", program_text], env=variables, cwd=ROOT, **CALL)
-    names = [name.replace("_", "-") for name in NAMES if name.startswith("measure_")]
-    assert [line.split() for line in done.stdout.splitlines()] == [names, ["reward=factworld"], ["ppo.kl.beta="]]
+    typed_names = [name.replace("_", "-") for name in names() if name.startswith("measure_")]
+    assert [line.split() for line in done.stdout.splitlines()] == [typed_names, ["reward=factworld"], ["ppo.kl.beta="]]
 
 
 def test_no_page_and_no_message_names_a_package_that_is_on_no_index() -> None:
     """Anyone could register the name; a checkout is what there is to install from."""
     told = []
-    for folder in ("finegrained_rlhf", "reward_models", "scripts", "benchmarks", "docs", "conf"):
+    for folder in ("finegrained_rlhf", "reward_models", "scripts", "benchmarks", "docs", "conf", "lab"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".md", ".yaml") and re.search(
                 r"finegrained-rlhf\[|pip install (-\S+ )*finegrained", path.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from script_runs import ROOT
 
 FROM_DISK = "finegrained_rlhf/models/from_disk.py"
-OURS = ("finegrained_rlhf", "reward_models", "scripts", "benchmarks")
+OURS = ("finegrained_rlhf", "reward_models", "lab/finegrained_lab", "scripts", "benchmarks")
 ALLOWED = {
     "from_pretrained": {
         FROM_DISK: "the one place",
@@ -134,14 +134,14 @@ def test_modules_are_imported_by_names_of_ours(sources: dict[str, Source]) -> No
         "finegrained_rlhf/launch/build.py": "what the user typed, or check_foreign admits",
         "finegrained_rlhf/launch/checks/contents.py": "classes of a configuration that was built before",
         "finegrained_rlhf/metrics/__init__.py": "a table of our own metrics",
-        "finegrained_rlhf/personalization/prelude/similarity.py": "one package by its name",
-        "finegrained_rlhf/personalization/prelude/tokens.py": "two packages by their names",
+        "lab/finegrained_lab/protocols/prelude/similarity.py": "one package by its name",
+        "lab/finegrained_lab/protocols/prelude/tokens.py": "two packages by their names",
         "finegrained_rlhf/retrieval/recorded.py": "a table of our own retrievers",
     }
     files = {
         f
         for f, source in sources.items()
-        if f.startswith(("finegrained_rlhf", "reward_models"))
+        if f.startswith(("finegrained_rlhf", "reward_models", "lab"))
         for written, _ in source.calls
         if is_named(written, "import_module")
     }

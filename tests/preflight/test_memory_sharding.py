@@ -21,7 +21,8 @@ from finegrained_rlhf.preflight.memory.blocks import blocks_of, largest_trained
 from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of, preflight
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report
-from finegrained_rlhf.runtime.processes import SHARDING, ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import SHARDING, ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 
 POLICY = replace(SHAPE, blocks=Blocks(800, 800, 800, 200), largest_tensor=120, largest_outside=90)
 VALUE = replace(POLICY, parameters=600, trained=600, blocks=Blocks(400, 400, 400, 100), largest_tensor=110)

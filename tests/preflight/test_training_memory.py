@@ -16,7 +16,8 @@ from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory.preflight import plan_of, preflight
 from finegrained_rlhf.preflight.memory.report import peak
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 

@@ -38,7 +38,8 @@ from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout.fast import KEPT_BYTES
 from finegrained_rlhf.rollout.steppers.causal import CausalStepper
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from reward_models import MakeTinyRewardModels, SequenceScorer
 from reward_models.encoders.inputs import EncodedInput, pad_inputs
 

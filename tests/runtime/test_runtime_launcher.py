@@ -47,7 +47,8 @@ PROBE = """\
 import sys
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.runtime.launcher import follow
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 try:
     ours = {"precision": "fp32", "sharding": "none"}
     here = Processes(ProcessConfig(**follow({"processes": ours}, sys.argv[1:])["processes"]))

@@ -25,7 +25,8 @@ from finegrained_rlhf.core.seeding import seed_everything, stable_hash
 from finegrained_rlhf.preflight.doctor.machine import attention_kernels
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes, keep_freed_memory
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes, keep_freed_memory
 from finegrained_rlhf.runtime.sinks import JsonlSink, MetricSinks, TrackingConfig
 
 # Seeds ---------------------------------------------------------------------------------------------------------------

@@ -234,7 +234,8 @@ def test_waits_double_up_to_the_longest_and_follow_the_server() -> None:
         assert 0.75 * 2 ** (tries - 1) <= wait_before(tries, 1.0, 1e30) <= 1.25 * 2 ** (tries - 1) or tries > 31
         assert wait_before(tries, 1.0, 8.0) <= 10.0
         assert (
-            5.0 <= wait_before(1, 1.0, 8.0, asked=5.0) <= 6.25 and 8.0 <= wait_before(1, 1.0, 8.0, asked=500.0) <= 10.0
+            5.0 <= wait_before(1, 1.0, 8.0, retry_after_s=5.0) <= 6.25
+            and 8.0 <= wait_before(1, 1.0, 8.0, retry_after_s=500.0) <= 10.0
         )
     assert len({wait_before(50, 1.0, 8.0) for _ in range(10)}) > 1  # not all come back at once
 

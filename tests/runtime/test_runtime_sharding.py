@@ -17,7 +17,7 @@ from torch import nn
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
 from finegrained_rlhf.runtime.loop.checkpoints import read_checkpoint
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.sharding import ownership
 
 TOY = str(Path(__file__).parents[1] / "helpers/runtime_toy.py")

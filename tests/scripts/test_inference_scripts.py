@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 from script_runs import ROOT, Done, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.factworld.make import MakeFactWorld
+from finegrained_rlhf.factworld.monitor import FactWorldOracle
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.jobs import Evaluate, Generate, SampleOutputs
 from finegrained_rlhf.models.tiny.make import make_tiny_models, read_corpus
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
-from finegrained_rlhf.runtime.processes import ProcessConfig
-from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
-from finegrained_rlhf.worlds.factworld.monitor import FactWorldOracle
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 def job(name: str, *overrides: str) -> object:

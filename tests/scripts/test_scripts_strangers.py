@@ -6,6 +6,7 @@ A new command must be placed in `READS`, with arguments that hand it what strang
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from report_toy import tags_of
 from script_runs import ROOT, run_script
 from strangers import SCRIPT, Strangers, make_strangers
 
-from finegrained_rlhf.launch.commands import NAMES
+from finegrained_rlhf.launch.commands import NAMES, names
 
 NOTHING: tuple[str, ...] = ()
 """Of a command that reads no file of anybody: it makes a world of its own, or runs the other commands."""
@@ -205,7 +206,7 @@ def opened(strangers: Strangers, command: str, stranger: str, out: Path) -> str:
 
 
 def test_every_command_has_its_place() -> None:
-    assert set(READS) == set(NAMES)
+    assert set(READS) == set(names()) if find_spec("finegrained_lab") else set(READS) > set(NAMES)
     assert {command for command, _ in cases()} == {name for name, arguments in READS.items() if arguments}
     assert set(QUICK) <= set(cases()) and set(NAMED) <= set(QUICK)
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from script_runs import ROOT, rows, run_again_after_a_kill, run_in_two_processes, run_process, start_script
 from script_runs import run_script as run
 
+from finegrained_rlhf.factworld.make import MakeFactWorld
 from finegrained_rlhf.models.tiny.config import TinyT5Config
 from finegrained_rlhf.models.tiny.make import MakeTinyModels
-from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
 
 pytestmark = pytest.mark.scripts
 

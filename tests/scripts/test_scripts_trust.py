@@ -1,4 +1,4 @@
-"""The shortest real runs of `finegrained evaluate-reward-model` and `finegrained measure-drift`."""
+"""The shortest real runs of `finegrained evaluate-reward-model`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from script_runs import run_in_two_processes, run_script
 
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.factworld.annotate import AnnotateFactWorld
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
-from finegrained_rlhf.worlds.factworld.annotate import AnnotateFactWorld
 
 pytestmark = pytest.mark.scripts
 
@@ -27,18 +27,6 @@ def run(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_outputs(output.parent / "outputs.jsonl", records)
     AnnotateFactWorld(str(output.parent / "outputs.jsonl"), str(output.parent / "feedback.json"), noise=0.0).run()
     return output
-
-
-def test_drift_of_a_run(run: Path) -> None:
-    finished = run_script("measure_drift", f"run={run}")
-    assert finished.returncode == 0, finished.stderr
-    report = read_json(run / "drift.json")
-    assert set(report["components"]) == {"relevance", "factuality", "completeness"} and not report["not_comparable"]
-    for name in ("relevance", "factuality"):
-        assert [row["step"] for row in report["components"][name]] == [1, 2, 3, 4]
-    for row in report["components"]["relevance"]:  # the babble of random models: every sub-sentence is incoherent
-        assert row["errors"] == row["items"] > 0 and row["agreement"] == row["recall"]
-    assert "| step | component" in finished.stdout and f"report: {run / 'drift.json'}" in finished.stdout
 
 
 def test_trust_in_one_process_and_in_two(run: Path, tmp_path: Path) -> None:

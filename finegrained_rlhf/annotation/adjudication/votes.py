@@ -1,7 +1,4 @@
-"""Marks of several people made one: by votes on segments, on passage sentences and on pairs of answers.
-
-Knows annotations of one item, taxonomies and segmenters. Does not know files.
-"""
+"""Marks of several people made one: by votes on segments, on passage sentences and on pairs of answers."""
 
 from __future__ import annotations
 
@@ -143,8 +140,8 @@ def voted_missing(annotations: Sequence[Annotation], taxonomy: Taxonomy, how: Ho
     types: dict[tuple[int, int], Counter[str]] = {}
     names: dict[tuple[int, int], list[str]] = {}
     for one in annotations:
-        said = {(gap.passage_id, s): gap.error_type for gap in one.missing for s in gap.sentence_ids}
-        for place, name in said.items():
+        error_types = {(gap.passage_id, s): gap.error_type for gap in one.missing for s in gap.sentence_ids}
+        for place, name in error_types.items():
             types.setdefault(place, Counter())[name] += 1
             names.setdefault(place, []).append(one.annotator)
     ranks = list(taxonomy.missing)
@@ -162,25 +159,25 @@ def voted_missing(annotations: Sequence[Annotation], taxonomy: Taxonomy, how: Ho
 
 def central_correction(annotations: Sequence[Annotation]) -> str | None:
     """The correction that is nearest to the others (highest mean word F1; of equal ones the first)."""
-    given = [one.correction for one in annotations if one.correction is not None]
-    if not given:
+    corrections = [one.correction for one in annotations if one.correction is not None]
+    if not corrections:
         return None
-    return max(given, key=lambda text: sum(correction_f1(text, other) for other in given))
+    return max(corrections, key=lambda text: sum(correction_f1(text, other) for other in corrections))
 
 
 def voted_preferences(annotations: Sequence[Annotation], answers: int) -> tuple[int | None, ...]:
     """Of each pair what more than half of those say who compared; None where no value has so many."""
-    said = [one.preferences for one in annotations if one.preferences]
-    found: list[int | None] = []
-    for pair in range(len(pair_order(answers)) if said else 0):
-        value, votes = Counter(row[pair] for row in said).most_common(1)[0]
-        found.append(value if votes * 2 > len(said) else None)
-    return tuple(found)
+    judgements = [one.preferences for one in annotations if one.preferences]
+    preferred: list[int | None] = []
+    for pair in range(len(pair_order(answers)) if judgements else 0):
+        value, votes = Counter(row[pair] for row in judgements).most_common(1)[0]
+        preferred.append(value if votes * 2 > len(judgements) else None)
+    return tuple(preferred)
 
 
 def by_item(annotations: Sequence[Annotation]) -> Mapping[str, list[Annotation]]:
     """Annotations of each item, in their order."""
-    found: dict[str, list[Annotation]] = {}
+    grouped: dict[str, list[Annotation]] = {}
     for one in annotations:
-        found.setdefault(one.item, []).append(one)
-    return found
+        grouped.setdefault(one.item, []).append(one)
+    return grouped

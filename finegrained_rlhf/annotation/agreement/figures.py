@@ -1,7 +1,7 @@
 """The figures of a project's agreement: of labels, spans, missing sentences, corrections and rankings.
 
-Knows judged items and `metrics.agreement`. Does not know files or pages. Where more than two people annotate an item,
-percent and κ are means over pairs of people, weighted by the units that both judge; α takes all at once.
+Where more than two people annotate an item, percent and κ are means over pairs of people, weighted by the units that
+both judge; α takes all at once.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def _pairs(items: Items) -> Iterator[tuple[str, str, list[JudgedItem]]]:
 def _of_pairs(items: Items, unit: str, formula: Callable[[Labels, Labels], float | None]) -> float | None:
     total, weight = 0.0, 0
     for first, second, both in _pairs(items):
-        mine = [label for one in both for label in one.labels.get(unit, {}).get(first, ())]
+        labels = [label for one in both for label in one.labels.get(unit, {}).get(first, ())]
         other = [label for one in both for label in one.labels.get(unit, {}).get(second, ())]
-        value = formula(mine, other)
-        units = sum(a is not None and b is not None for a, b in zip(mine, other, strict=True))
+        value = formula(labels, other)
+        units = sum(a is not None and b is not None for a, b in zip(labels, other, strict=True))
         if value is not None and units:
             total, weight = total + value * units, weight + units
     return total / weight if weight else None
@@ -84,22 +84,22 @@ def label_agreement(items: Items, units: Sequence[str], draws: int, seed: int) -
         "kappa": lambda rows, unit: _of_pairs(rows, unit, cohen_kappa),
         "alpha": _alpha,
     }
-    found: dict[str, Any] = {}
+    agreement: dict[str, Any] = {}
     for unit in units:
         rows = [one for one in shared(items) if unit in one.labels]
         if not rows:
             continue
-        said = prevalence([[label for one in rows for labels in one.labels[unit].values() for label in labels]])
-        found[unit] = {
+        shares = prevalence([[label for one in rows for labels in one.labels[unit].values() for label in labels]])
+        agreement[unit] = {
             "items": len(rows),
             "units": sum(len(next(iter(one.labels[unit].values()))) for one in rows),
-            "error_share": said.get(1, 0.0),
+            "error_share": shares.get(1, 0.0),
             **{
                 name: _interval(rows, lambda drawn, f=formula, u=unit: f(drawn, u), draws, seed)  # type: ignore[misc]
                 for name, formula in formulas.items()
             },
         }
-    return found
+    return agreement
 
 
 def _interval(
@@ -129,7 +129,7 @@ def span_agreement(items: Items, draws: int, seed: int) -> dict[str, Any]:
     def pooled(drawn: Items, matches: Callable[..., MatchCounts], typed: bool) -> float | None:
         return pooled_f1(matches(a.errors, b.errors, typed=typed) for _, a, b in _annotation_pairs(drawn))
 
-    found: dict[str, Any] = {
+    agreement: dict[str, Any] = {
         name + ("" if typed else "_untyped"): _interval(
             rows,
             lambda drawn, m=matches, t=typed: pooled(drawn, m, t),  # type: ignore[misc]
@@ -143,7 +143,7 @@ def span_agreement(items: Items, draws: int, seed: int) -> dict[str, Any]:
     for _, a, b in _annotation_pairs(rows):
         for name, counts in matches_by_type(a.errors, b.errors, overlap_matches).items():
             by_type.setdefault(name, []).append(counts)
-    return {**found, "overlap_by_type": {name: pooled_f1(counts) for name, counts in sorted(by_type.items())}}
+    return {**agreement, "overlap_by_type": {name: pooled_f1(counts) for name, counts in sorted(by_type.items())}}
 
 
 def other_agreement(items: Items, answers: Mapping[str, str]) -> dict[str, Any]:
@@ -158,27 +158,29 @@ def other_agreement(items: Items, answers: Mapping[str, str]) -> dict[str, Any]:
     gaps = [set_matches(_sentences(a), _sentences(b)) for _, a, b in marked]
     corrected = [(j, a, b) for j, a, b in marked if a.correction is not None and b.correction is not None]
     compared = [(a, b) for _, a, b in pairs if a.preferences and b.preferences]
-    found: dict[str, Any] = {"missing_sentences_f1": pooled_f1(gaps)}
+    agreement: dict[str, Any] = {"missing_sentences_f1": pooled_f1(gaps)}
     if corrected:
-        found["correction_f1"] = fmean(correction_f1(a.correction or "", b.correction or "") for _, a, b in corrected)
+        agreement["correction_f1"] = fmean(
+            correction_f1(a.correction or "", b.correction or "") for _, a, b in corrected
+        )
         with_answer = [
             correction_f1(one.correction or "", answers[judged.item.id]) for judged, a, b in corrected for one in (a, b)
         ]
-        found["correction_f1_with_answer"] = fmean(with_answer)
+        agreement["correction_f1_with_answer"] = fmean(with_answer)
     if compared:
         first, second = ([v for pair in compared for v in pair[side].preferences] for side in (0, 1))
-        found["preference_percent"] = percent_agreement(first, second)
-        found["preference_kappa"] = cohen_kappa(first, second)
+        agreement["preference_percent"] = percent_agreement(first, second)
+        agreement["preference_kappa"] = cohen_kappa(first, second)
     ranked = [(j, a, b) for j, a, b in pairs if a.ranking is not None and b.ranking is not None]
     if ranked:
         ranks = [tuple(_ranks(one, len(j.item.answers)) for one in (a, b)) for j, a, b in ranked]
-        found["kendall_tau_b"] = mean_kendall_tau_b([row[0] for row in ranks], [row[1] for row in ranks])
+        agreement["kendall_tau_b"] = mean_kendall_tau_b([row[0] for row in ranks], [row[1] for row in ranks])
     every = [one for judged in items for one in judged.annotations.values() if one.preferences]
-    whole = [one for one in every if None not in one.preferences]
-    if whole:
-        bias = order_bias([[int(v or 0) for v in one.preferences] for one in whole], [one.order for one in whole])
-        found["order_bias"] = {**asdict(bias), "share": bias.share}
-    return found
+    complete = [one for one in every if None not in one.preferences]
+    if complete:
+        bias = order_bias([[int(v or 0) for v in one.preferences] for one in complete], [one.order for one in complete])
+        agreement["order_bias"] = {**asdict(bias), "share": bias.share}
+    return agreement
 
 
 def _sentences(one: Annotation) -> set[tuple[int, int]]:
@@ -227,21 +229,21 @@ def by_annotator(items: Items, gold: Mapping[str, Mapping[str, Labels]]) -> list
 
 def _with_others(items: Items, name: str, unit: str) -> float | None:
     ours = [one for one in items if name in one.annotations]
-    mine: list[int | None] = []
+    own: list[int | None] = []
     other: list[int | None] = []
     for one in ours:
         for who, labels in one.labels.get(unit, {}).items():
             if who != name:
-                mine += one.labels[unit][name]
+                own += one.labels[unit][name]
                 other += labels
-    return percent_agreement(mine, other)
+    return percent_agreement(own, other)
 
 
 def _with_known(items: Items, name: str, unit: str, gold: Mapping[str, Mapping[str, Labels]]) -> float | None:
-    mine: list[int | None] = []
+    labels: list[int | None] = []
     right: list[int | None] = []
     for one in items:
         if name in one.annotations and unit in gold.get(one.item.id, {}):
-            mine += one.labels[unit][name]
+            labels += one.labels[unit][name]
             right += gold[one.item.id][unit]
-    return percent_agreement(mine, right)
+    return percent_agreement(labels, right)

@@ -1,7 +1,4 @@
-"""What each annotator's marks say of the units of an item, as the reward models will see them.
-
-Knows annotations, taxonomies and segmenters. Knows no formula of agreement.
-"""
+"""What each annotator's marks say of the units of an item, as the reward models will see them."""
 
 from __future__ import annotations
 
@@ -38,21 +35,23 @@ class JudgedItem:
 
 def judged_items(annotations: Sequence[Annotation], project: Project, segmenter: Segmenter) -> list[JudgedItem]:
     """The items of a project that somebody annotated, in the project's order."""
-    found = by_item(annotations)
+    annotated = by_item(annotations)
     rules = {name: SegmentRule.of_category(c, project.taxonomy) for name, c in project.taxonomy.categories.items()}
     return [
-        _judged(project.items[name], found[name], project, rules, segmenter) for name in project.items if name in found
+        _judged(project.items[name], annotated[name], project, rules, segmenter)
+        for name in project.items
+        if name in annotated
     ]
 
 
 def _judged(
     item: AnnotationItem,
-    given: Sequence[Annotation],
+    judged: Sequence[Annotation],
     project: Project,
     rules: Mapping[str, SegmentRule],
     segmenter: Segmenter,
 ) -> JudgedItem:
-    people = {one.annotator: one for one in given}
+    people = {one.annotator: one for one in judged}
     if item.marked is None:
         return JudgedItem(item, people, {})
     labels = {

@@ -90,15 +90,15 @@ class MeasureAgreement(Settings):
         if self.qualification is None:
             return {}
         rules = {name: SegmentRule.of_category(c, project.taxonomy) for name, c in project.taxonomy.categories.items()}
-        found: dict[str, dict[str, Sequence[int | None]]] = {}
+        labels: dict[str, dict[str, Sequence[int | None]]] = {}
         for record in read_feedback(self.qualification, project.taxonomy):
             item = project.items.get(record.id)
             if item is None or record.feedback is None:
                 raise DataError("is no marked item of this project", file=self.qualification, record=record.id)
             right = {"": record.feedback}
-            found[record.id] = {name: unit_labels(rule, item, right, segmenter)[""] for name, rule in rules.items()}
-            found[record.id][MISSING] = [int(bool(record.feedback.missing_info))]
-        return found
+            labels[record.id] = {name: unit_labels(rule, item, right, segmenter)[""] for name, rule in rules.items()}
+            labels[record.id][MISSING] = [int(bool(record.feedback.missing_info))]
+        return labels
 
 
 def _suggestions(items: Sequence[JudgedItem]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""A page of disagreements: every item that several people annotated, their marks side by side in colour.
-
-Knows judged items, a taxonomy and HTML. Knows no formula.
-"""
+"""A page of disagreements: every item that several people annotated, their marks side by side in colour."""
 
 from __future__ import annotations
 

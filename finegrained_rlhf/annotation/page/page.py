@@ -1,6 +1,6 @@
 """The annotation page of one annotator: one HTML file with its tasks inside.
 
-Knows the page's assets and how data get into a page without getting out of their quotes. Does not know projects.
+Data get into a page without getting out of their quotes.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def annotation_page(payload: Mapping[str, Any]) -> str:
 def page_title(payload: Mapping[str, Any]) -> str:
     """What an annotator is asked for, in which project, under whose name."""
     taxonomy = payload["taxonomy"]
-    asked = [("mark errors", taxonomy["categories"]), ("say what is missing", taxonomy["missing"])]
-    asked += [("correct", taxonomy["correction"]), ("compare answers", taxonomy["preferences"])]
-    what = ", ".join(name for name, wanted in asked if wanted) or "read"
+    tasks = [("mark errors", taxonomy["categories"]), ("say what is missing", taxonomy["missing"])]
+    tasks += [("correct", taxonomy["correction"]), ("compare answers", taxonomy["preferences"])]
+    what = ", ".join(name for name, wanted in tasks if wanted) or "read"
     return f"{what[0].upper()}{what[1:]} – {payload['project']} ({taxonomy['name']}) – {payload['annotator']}"
 
 

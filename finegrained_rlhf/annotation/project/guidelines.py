@@ -1,7 +1,4 @@
-"""A page of guidelines, made of a taxonomy: what annotators are told.
-
-Knows a taxonomy and HTML. Knows no items.
-"""
+"""A page of guidelines, made of a taxonomy: what annotators are told."""
 
 from __future__ import annotations
 

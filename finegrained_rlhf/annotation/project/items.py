@@ -1,7 +1,4 @@
-"""Items: a question with answers, and what is asked about them.
-
-Knows their fields and their JSON. Does not know annotators, tools or taxonomies.
-"""
+"""Items: a question with answers, and what is asked about them."""
 
 from __future__ import annotations
 

@@ -116,17 +116,17 @@ class MakeAnnotationTasks(Settings):
         return project
 
     def _chosen(self) -> list[AnnotationItem]:
-        found, empty, segmenter = [], 0, SpacySegmenter(self.segmenter)
+        items, empty, segmenter = [], 0, SpacySegmenter(self.segmenter)
         for record in read_outputs(self.outputs, need_passages=self.taxonomy.reads_passages):
             if all(text.strip() for text in record.outputs):
-                found.append(self._item(record, segmenter))
+                items.append(self._item(record, segmenter))
             else:
                 empty += 1
-        if not found:
+        if not items:
             raise DataError("every record has an empty output: there is nothing to annotate", file=self.outputs)
         if empty:
-            print(f"{empty} of {len(found) + empty} records left out: an output is empty")
-        return choose_items(found, self.count, self.select, self.random_share, self.seed)
+            print(f"{empty} of {len(items) + empty} records left out: an output is empty")
+        return choose_items(items, self.count, self.select, self.random_share, self.seed)
 
     def _item(self, record: OutputRecord, segmenter: Segmenter) -> AnnotationItem:
         reference = record.references[0] if self.reference and record.references else None
@@ -152,8 +152,8 @@ class MakeAnnotationTasks(Settings):
         generator = np.random.default_rng(stable_hash(self.seed, "suggestions"))
         half = [single[place] for place in generator.permutation(len(single)).tolist()[: len(single) // 2]]
         suggested = self.preannotate.suggest([items[i] for i in half], self.taxonomy)
-        found = dict(zip(half, map(tuple, suggested), strict=True))
-        return [replace(item, suggestions=found.get(i, ())) for i, item in enumerate(items)]
+        suggestions = dict(zip(half, map(tuple, suggested), strict=True))
+        return [replace(item, suggestions=suggestions.get(i, ())) for i, item in enumerate(items)]
 
     def _qualification(self, items: Sequence[AnnotationItem]) -> list[AnnotationItem]:
         if self.qualification is None:

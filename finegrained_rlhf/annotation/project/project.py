@@ -1,7 +1,4 @@
-"""A project: items, a taxonomy, and who annotates what in which order. One directory holds it.
-
-Knows `items.jsonl` and `manifest.json`. Does not know tools.
-"""
+"""A project: items, a taxonomy, and who annotates what in which order. One directory holds it."""
 
 from __future__ import annotations
 
@@ -203,7 +200,7 @@ def assign(items: Sequence[AnnotationItem], annotators: Sequence[str], seed: int
     single = [item for item in items if item.role == "single"]
     generator = np.random.default_rng(stable_hash(seed, "dealing"))
     dealt = {single[place].id: turn for turn, place in enumerate(generator.permutation(len(single)).tolist())}
-    found = {}
+    assignments = {}
     for number, name in enumerate(annotators):
         own = np.random.default_rng(stable_hash(seed, "order", name))
         first = [item for item in items if item.role == "qualification"]
@@ -213,5 +210,7 @@ def assign(items: Sequence[AnnotationItem], annotators: Sequence[str], seed: int
             if item.role == "overlap" or (item.role == "single" and dealt[item.id] % len(annotators) == number)
         ]
         shown = [*first, *(rest[i] for i in own.permutation(len(rest)).tolist())]
-        found[name] = tuple(Assignment(item.id, tuple(own.permutation(len(item.answers)).tolist())) for item in shown)
-    return found
+        assignments[name] = tuple(
+            Assignment(item.id, tuple(own.permutation(len(item.answers)).tolist())) for item in shown
+        )
+    return assignments

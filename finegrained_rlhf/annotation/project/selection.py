@@ -1,6 +1,6 @@
 """Which items are annotated: a strategy's scores, mixed with chance, so that every item's probability is known.
 
-Knows items and numbers. Strategies that ask models are `reward_models.selection`'s.
+Strategies that ask models are `reward_models.selection`'s.
 """
 
 from __future__ import annotations

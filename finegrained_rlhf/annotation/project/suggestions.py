@@ -1,7 +1,6 @@
 """Spans that are suggested before people look, by anything that can name them; here, by a judge.
 
-Knows items, taxonomies and the judge's quotes. Which items get suggestions is `make`'s; models that suggest are
-`reward_models.selection`'s.
+Which items get suggestions is `make`'s; models that suggest are `reward_models.selection`'s.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class SuggestByJudge(Settings):
         judge = Judge(self.remote, self.model, self.cache_file, kinds, max_tokens=self.max_tokens, version=self.version)
         texts = [_marked(item) for item in items]
         judged = judge.judgements([_prompt(item) for item in items], texts)
-        found, refused = [], 0
+        suggestions, refused = [], 0
         for text, quotes in zip(texts, (judgement.quotes for judgement in judged), strict=True):
             kept: list[Suggestion] = []
             spans = spans_of([quote for quote, _ in quotes], text)
@@ -75,12 +74,14 @@ class SuggestByJudge(Settings):
                     refused += 1
                 else:
                     kept.append(Suggestion(*span, kind, None, f"judge {self.model}"))
-            found.append(tuple(sorted(kept, key=lambda one: one.start)))
-        print(f"the judge suggests {sum(map(len, found))} spans; {refused} quotes are not in the answer, or overlap")
+            suggestions.append(tuple(sorted(kept, key=lambda one: one.start)))
+        print(
+            f"the judge suggests {sum(map(len, suggestions))} spans; {refused} quotes are not in the answer, or overlap"
+        )
         if without := Counter(judgement.outcome.value for judgement in judged if judgement.problem):
             outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(without.items()))
             print(f"{without.total()} of {len(judged)} answers have no judgement, and no suggestions: {outcomes}")
-        return found
+        return suggestions
 
 
 def _marked(item: AnnotationItem) -> str:

@@ -1,7 +1,4 @@
-"""What readers of public span feedback share.
-
-Knows records and what was left out of a file. Knows no format.
-"""
+"""What readers of public span feedback share."""
 
 from __future__ import annotations
 

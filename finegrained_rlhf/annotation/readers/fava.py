@@ -1,7 +1,7 @@
 """FavaBench (Mishra et al., 2024): passages in which people tagged six types of hallucination.
 
-Knows the tags as abhika-m/FAVA has them (`utils.py`, README.md): `<type>…</type>` around what is wrong, inside
-`<delete>` what the model wrote and `<mark>` what should stand there.
+Tags as abhika-m/FAVA has them (`utils.py`, README.md): `<type>…</type>` around what is wrong, inside `<delete>` what
+the model wrote and `<mark>` what should stand there.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ class FavaBench(Settings):
     def read(self) -> PublicReading:
         """See `PublicFeedback.read`."""
         rows = read_jsonl(self.data) if Path(self.data).suffix == ".jsonl" else as_list(read_json(self.data), "(file)")
-        found = PublicReading()
+        reading = PublicReading()
         for number, row in enumerate(rows):
             try:
-                _add(as_object(row, "(record)"), number, found)
+                _add(as_object(row, "(record)"), number, reading)
             except DataError as error:
                 raise error.at(file=self.data, record=number) from None
-        return found
+        return reading
 
 
-def _add(row: Mapping[str, Any], number: int, found: PublicReading) -> None:
+def _add(row: Mapping[str, Any], number: int, reading: PublicReading) -> None:
     tagged = require_text(row.get("annotated"), "annotated").replace("</s>", "")
     text, corrected, errors = untagged(tagged)
-    given = row.get("output", row.get("passage"))
-    if given is not None and "".join(given.split()) != "".join(text.split()):
-        found.left_out["the tags leave another text than the model's"] += 1
+    output = row.get("output", row.get("passage"))
+    if output is not None and "".join(output.split()) != "".join(text.split()):
+        reading.left_out["the tags leave another text than the model's"] += 1
         return
     if not text.strip():
-        found.left_out["empty passage"] += 1
+        reading.left_out["empty passage"] += 1
         return
     question = row.get("prompt") or row.get("title") or row.get("subject") or "Write a passage."
     evidence = row.get("evidence") or row.get("reference")
     passages = (Passage("", "", (require_text(evidence, "evidence"),)),) if evidence else ()
     name = str(row.get("id", number))
     feedback = Feedback(errors, (), corrected.strip())
-    found.records.append(FeedbackRecord(name, require_text(question, "prompt"), passages, (text,), feedback))
+    reading.records.append(FeedbackRecord(name, require_text(question, "prompt"), passages, (text,), feedback))
 
 
 def untagged(tagged: str) -> tuple[str, str, tuple[SpanError, ...]]:

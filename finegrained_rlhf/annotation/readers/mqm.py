@@ -1,6 +1,6 @@
 """MQM (Freitag et al., 2021): spans of translations that professionals marked, with category and severity.
 
-Knows the tables of google/wmt-mqm-human-evaluation (`*/mqm*.tsv`): a row an error, which `<v>…</v>` encloses in the
+The tables of google/wmt-mqm-human-evaluation (`*/mqm*.tsv`) have a row an error, which `<v>…</v>` encloses in the
 target, or in the source.
 """
 
@@ -38,14 +38,14 @@ class MqmSpans(Settings):
 
     def read(self) -> PublicReading:
         """See `PublicFeedback.read`."""
-        found, groups = PublicReading(), dict[tuple[str, str, str], list[tuple[int, dict[str, str]]]]()
+        reading, groups = PublicReading(), dict[tuple[str, str, str], list[tuple[int, dict[str, str]]]]()
         for number, row in enumerate(self._rows()):
             groups.setdefault((row["system"], row["doc"], row["seg_id"]), []).append((number, row))
         for name, rows in groups.items():
-            record = self._record(":".join(name), rows, found)
+            record = self._record(":".join(name), rows, reading)
             if record is not None:
-                found.records.append(record)
-        return found
+                reading.records.append(record)
+        return reading
 
     def _rows(self) -> list[dict[str, str]]:
         try:
@@ -66,19 +66,21 @@ class MqmSpans(Settings):
             rows.append(dict(zip(head, cells, strict=False)))
         return rows
 
-    def _record(self, name: str, rows: list[tuple[int, dict[str, str]]], found: PublicReading) -> FeedbackRecord | None:
+    def _record(
+        self, name: str, rows: list[tuple[int, dict[str, str]]], reading: PublicReading
+    ) -> FeedbackRecord | None:
         text = _bare(rows[0][1]["target"])
         errors: dict[tuple[int, int, str, str], list[str]] = {}
         for number, row in rows:
             try:
                 require(_bare(row["target"]) == text, "another target than in the first row of this segment", "target")
-                span = _span(row, text, found)
+                span = _span(row, text, reading)
             except DataError as error:
                 raise error.at(file=self.data, record=number) from None
             if span is not None:
                 errors.setdefault((*span, row["category"]), []).append(row["rater"])
         if not text.strip() or not rows[0][1]["source"].strip():
-            found.left_out["empty source or target"] += 1
+            reading.left_out["empty source or target"] += 1
             return None
         marks = tuple(
             SpanError(start, end, kind, category, annotators=tuple(dict.fromkeys(raters)))
@@ -92,7 +94,7 @@ def _bare(text: str) -> str:
     return text.replace("<v>", "").replace("</v>", "")
 
 
-def _span(row: Mapping[str, str], text: str, found: PublicReading) -> tuple[int, int, str] | None:
+def _span(row: Mapping[str, str], text: str, reading: PublicReading) -> tuple[int, int, str] | None:
     category, severity = row["category"].strip(), row["severity"].strip().capitalize()
     if category.lower() == "no-error":
         return None
@@ -100,13 +102,13 @@ def _span(row: Mapping[str, str], text: str, found: PublicReading) -> tuple[int,
     if top.lower().startswith("non-translation"):
         return 0, len(text), "Accuracy-Major"
     if severity not in SEVERITIES:
-        found.left_out[f"severity {severity}"] += 1
+        reading.left_out[f"severity {severity}"] += 1
         return None
     top = next((one for one in CATEGORIES if top.lower().startswith(one.lower())), "Other")
     before, opened, rest = row["target"].partition("<v>")
     marked, closed, _ = rest.partition("</v>")
     if not opened or not closed or not marked.strip():
-        found.left_out["marked in the source, or nowhere"] += 1
+        reading.left_out["marked in the source, or nowhere"] += 1
         return None
     start = len(before) + len(marked) - len(marked.lstrip())
     return start, len(before) + len(marked.rstrip()), f"{top}-{severity}"

@@ -1,6 +1,6 @@
 """PRM800K (Lightman et al., 2023): solutions to problems of mathematics, whose every step people rated.
 
-Knows the lines of `prm800k/data/phase*.jsonl` as the README of openai/prm800k describes them.
+Reads the lines of `prm800k/data/phase*.jsonl` as the README of openai/prm800k describes them.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ class Prm800k(Settings):
 
     def read(self) -> PublicReading:
         """See `PublicFeedback.read`."""
-        found = PublicReading()
+        reading = PublicReading()
         for number, row in enumerate(read_jsonl(self.data)):
             try:
-                self._add(row, number, found)
+                self._add(row, number, reading)
             except DataError as error:
                 raise error.at(file=self.data, record=number) from None
-        return found
+        return reading
 
-    def _add(self, row: Mapping[str, Any], number: int, found: PublicReading) -> None:
+    def _add(self, row: Mapping[str, Any], number: int, reading: PublicReading) -> None:
         label = as_object(get_field(row, "label"), "label")
         reason = get_field(label, "finish_reason", "label.")
         if reason in ("bad_problem", "give_up"):
-            found.left_out[f"{reason}"] += 1
+            reading.left_out[f"{reason}"] += 1
             return
         known = row.get("is_quality_control_question") or row.get("is_initial_screening_question")
         if known and not self.screening:
-            found.left_out["screening or quality control"] += 1
+            reading.left_out["screening or quality control"] += 1
             return
         steps = as_list(get_field(label, "steps", "label."), "label.steps")
         rated = [_step(as_object(step, f"label.steps[{i}]"), f"label.steps[{i}]") for i, step in enumerate(steps)]
         if not rated or any(one is None for one in rated):
-            found.left_out["a step without text or rating"] += 1
+            reading.left_out["a step without text or rating"] += 1
             return
         question = as_object(get_field(row, "question"), "question")
         problem = require_text(get_field(question, "problem", "question."), "question.problem")
         text, errors = _lines([one for one in rated if one is not None])
         people = (str(row["labeler"]),) if row.get("labeler") else ()
-        found.records.append(
+        reading.records.append(
             FeedbackRecord(
                 id=str(number),
                 question=problem,

@@ -1,6 +1,6 @@
 """RAGTruth (Niu et al., 2024): spans that the sources of an answer do not support.
 
-Knows `response.jsonl` and `source_info.jsonl` as the README of ParticleMedia/RAGTruth describes them.
+Reads `response.jsonl` and `source_info.jsonl` as the README of ParticleMedia/RAGTruth describes them.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ class RagTruth(Settings):
                 sources[str(get_field(row, "source_id"))] = _source(row)
             except DataError as error:
                 raise error.at(file=self.sources, record=number) from None
-        found = PublicReading()
+        reading = PublicReading()
         for number, row in enumerate(read_jsonl(self.responses)):
             try:
-                self._add(row, sources, found)
+                self._add(row, sources, reading)
             except DataError as error:
                 raise error.at(file=self.responses, record=number) from None
-        return found
+        return reading
 
-    def _add(self, row: Mapping[str, Any], sources: Mapping[str, Any], found: PublicReading) -> None:
+    def _add(self, row: Mapping[str, Any], sources: Mapping[str, Any], reading: PublicReading) -> None:
         if self.split is not None and get_field(row, "split") != self.split:
-            found.left_out["of another split"] += 1
+            reading.left_out["of another split"] += 1
             return
         if (quality := row.get("quality", "good")) != "good":
-            found.left_out[f"quality {quality}"] += 1
+            reading.left_out[f"quality {quality}"] += 1
             return
         name = str(get_field(row, "source_id"))
         require(name in sources, f"there is no source {name!r}", "source_id")
         question, passages = sources[name]
         text = require_text(get_field(row, "response"), "response", empty=True)
         if not text.strip():
-            found.left_out["empty response"] += 1
+            reading.left_out["empty response"] += 1
             return
         errors = []
         for i, one in enumerate(as_list(get_field(row, "labels"), "labels")):
@@ -79,15 +79,15 @@ class RagTruth(Settings):
             start, end = (as_index(get_field(label, key, f"{at}."), f"{at}.{key}") for key in ("start", "end"))
             quoted = require_text(get_field(label, "text", f"{at}."), f"{at}.text", empty=True)
             try:
-                start, end = located(text, start, end, quoted, found.left_out)
+                start, end = located(text, start, end, quoted, reading.left_out)
             except DataError:
-                found.left_out["span that is not in its response"] += 1
+                reading.left_out["span that is not in its response"] += 1
                 continue
             kind = require_text(get_field(label, "label_type", f"{at}."), f"{at}.label_type")
             errors.append(SpanError(start, end, kind, label.get("meta")))
         identifier = require_text(str(get_field(row, "id")), "id")
         feedback = Feedback(tuple(errors), (), None)
-        found.records.append(FeedbackRecord(identifier, question, passages, (text,), feedback))
+        reading.records.append(FeedbackRecord(identifier, question, passages, (text,), feedback))
 
 
 def _source(row: Mapping[str, Any]) -> tuple[str, tuple[Passage, ...]]:

@@ -37,16 +37,16 @@ class ReadPublicFeedback(Settings):
         Raises:
             DataError: a file is damaged, nothing is left of it, or it has a type that the taxonomy does not have.
         """
-        found = self.source.read()
-        if not found.records:
+        reading = self.source.read()
+        if not reading.records:
             raise DataError("no record is left: nothing is written", file=self.output)
-        for record in found.records:
+        for record in reading.records:
             try:
                 check_types(record, self.taxonomy)
             except DataError as error:
                 raise error.at(record=record.id) from None
-        write_feedback(self.output, found.records)
-        print(f"{len(found.records)} records -> {self.output}")
-        for reason, count in found.left_out.items():
+        write_feedback(self.output, reading.records)
+        print(f"{len(reading.records)} records -> {self.output}")
+        for reason, count in reading.left_out.items():
             print(f"  left out or repaired: {reason}: {count}")
-        return found
+        return reading

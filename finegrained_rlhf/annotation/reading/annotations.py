@@ -1,7 +1,4 @@
-"""What one annotator said of one item, checked; and the file of such annotations, a JSON object a line.
-
-Knows the fields. Does not know tools or the rules by which an export becomes annotations.
-"""
+"""What one annotator said of one item, checked; and the file of such annotations, a JSON object a line."""
 
 from __future__ import annotations
 
@@ -132,17 +129,17 @@ def annotations_of(path: str | Path, project: Project) -> list[Annotation]:
         DataError: a row is damaged, names an item or an annotator that the project does not have, is of other
             guidelines, or says again what an annotator said of an item.
     """
-    found: dict[tuple[str, str], Annotation] = {}
+    read: dict[tuple[str, str], Annotation] = {}
     for number, row in enumerate(read_jsonl(path)):
         try:
             one = _parse(row)
             require(one.item in project.items, f"item {one.item!r} is not of this project", "item")
             version = project.guideline_version
             require(one.guideline_version == version, f"expected {version}, other guidelines", "guideline_version")
-            require((one.item, one.annotator) not in found, f"{one.annotator!r} twice on {one.item!r}", "annotator")
+            require((one.item, one.annotator) not in read, f"{one.annotator!r} twice on {one.item!r}", "annotator")
         except (KeyError, TypeError) as error:
             raise DataError(f"not an annotation ({error})", file=path, record=number) from None
         except DataError as error:
             raise error.at(file=path, record=number) from None
-        found[one.item, one.annotator] = one
-    return [one for one in found.values() if not one.skipped]
+        read[one.item, one.annotator] = one
+    return [one for one in read.values() if not one.skipped]

@@ -46,39 +46,39 @@ class ReadAnnotations(Settings):
         Raises:
             DataError: an export is damaged, is not of this project, or breaks a rule; nothing is written then.
         """
-        project, found = Project.read(self.tasks), Imported()
+        project, imported = Project.read(self.tasks), Imported()
         for annotator, path in self._files():
-            before = {(one.item, one.annotator) for one in found.annotations}
+            before = {(one.item, one.annotator) for one in imported.annotations}
             try:
                 payload = None if annotator is None else project.payload(annotator)
                 export = tool_named(self.tool).read_export(path, payload)
-                import_export(export, project, self.tool, self.strict, found)
-                new = [(one.item, one.annotator) for one in found.annotations[len(before) :]]
+                import_export(export, project, self.tool, self.strict, imported)
+                new = [(one.item, one.annotator) for one in imported.annotations[len(before) :]]
                 if twice := before.intersection(new):
                     item, annotator = min(twice)
                     raise DataError(f"{annotator!r} on item {item!r} is in another export too", field="annotator")
             except DataError as error:
                 raise error.at(file=path) from None
-        write_annotations(self.output, found.annotations)
-        print(import_summary(found, self.output))
-        return found
+        write_annotations(self.output, imported.annotations)
+        print(import_summary(imported, self.output))
+        return imported
 
     def _files(self) -> Iterator[tuple[str | None, Path]]:
         named = self.exports.items() if isinstance(self.exports, Mapping) else ((None, name) for name in self.exports)
         for annotator, name in named:
             path = Path(name)
-            found = sorted(path.glob("[!.]*")) if path.is_dir() else [path]
-            if not found:
+            files = sorted(path.glob("[!.]*")) if path.is_dir() else [path]
+            if not files:
                 raise DataError("there is no file in it", file=path)
-            yield from ((annotator, one) for one in found)
+            yield from ((annotator, one) for one in files)
 
 
-def import_summary(found: Imported, output: str) -> str:
+def import_summary(imported: Imported, output: str) -> str:
     """What was imported, in lines."""
-    done = sum(not one.skipped for one in found.annotations)
-    people = len({one.annotator for one in found.annotations})
-    skipped = len(found.annotations) - done
-    lines = [f"{done} annotations of {people} annotators, {skipped} skipped, {found.drafts} drafts left out"]
-    lines += [f"  repaired: {name}: {count}" for name, count in found.repairs.items() if count]
-    lines += [f"  odd: {name}: {count}" for name, count in found.flags.items() if count]
+    done = sum(not one.skipped for one in imported.annotations)
+    people = len({one.annotator for one in imported.annotations})
+    skipped = len(imported.annotations) - done
+    lines = [f"{done} annotations of {people} annotators, {skipped} skipped, {imported.drafts} drafts left out"]
+    lines += [f"  repaired: {name}: {count}" for name, count in imported.repairs.items() if count]
+    lines += [f"  odd: {name}: {count}" for name, count in imported.flags.items() if count]
     return "\n".join([*lines, f"-> {output}"])

@@ -1,7 +1,6 @@
 """The rules by which an export becomes annotations: what is repaired and counted, what is refused.
 
-Knows a project and the exports that tools give back, whatever the tool. Does not know their own formats. Refusals name
-project, task, annotator and region; nothing is guessed.
+Refusals name project, task, annotator and region; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -69,25 +68,25 @@ def import_export(export: Any, project: Project, tool: str, strict: bool, into: 
     Raises:
         DataError: the export is damaged or of another project, or breaks a rule; names task, annotator and region.
     """
-    whole = as_object(export, "(export)")
-    form = whole.get("format")
+    document = as_object(export, "(export)")
+    form = document.get("format")
     require(form == EXPORT_FORMAT, f"expected {EXPORT_FORMAT!r}, got {form!r}", "format")
-    name = get_field(whole, "project")
+    name = get_field(document, "project")
     require(name == project.name, f"expected project {project.name!r}, got {name!r}", "project")
-    annotator = require_text(get_field(whole, "annotator"), "annotator")
+    annotator = require_text(get_field(document, "annotator"), "annotator")
     require(annotator in project.annotators, f"project {project.name} has no annotator {annotator!r}", "annotator")
-    version = get_field(whole, "guideline_version")
+    version = get_field(document, "guideline_version")
     expected = project.guideline_version
     require(version == expected, f"other guidelines: expected {expected!r}, got {version!r}", "guideline_version")
     tasks = {one.item: one for one in project.annotators[annotator]}
-    seen: set[str] = set()
-    for place, row in enumerate(as_list(get_field(whole, "tasks"), "tasks")):
+    names: set[str] = set()
+    for place, row in enumerate(as_list(get_field(document, "tasks"), "tasks")):
         task = f"project {project.name}, annotator {annotator}, task {_task_name(row, place)}"
         try:
             item = require_text(get_field(as_object(row, f"tasks[{place}]"), "item"), "item")
             require(item in tasks, "is not among this annotator's tasks", "item")
-            require(item not in seen, "occurs twice", "item")
-            seen.add(item)
+            require(item not in names, "occurs twice", "item")
+            names.add(item)
             _import_task(row, project.items[item], tasks[item], project, annotator, tool, strict, into)
         except DataError as error:
             raise error.at(record=task) from None
@@ -148,14 +147,13 @@ def _marks(
     row: Mapping[str, Any], item: AnnotationItem, text: str, project: Project, strict: bool, into: Imported
 ) -> dict[str, Any]:
     taxonomy = project.taxonomy
-    given = as_list(get_field(row, "spans"), "spans")
+    rows = as_list(get_field(row, "spans"), "spans")
     errors: tuple[SpanError, ...] = ()
     if taxonomy.categories:
-        found = [
-            _span(as_object(one, f"spans[{i}]"), f"spans[{i}]", item, text, project, into)
-            for i, one in enumerate(given)
+        spans = [
+            _span(as_object(one, f"spans[{i}]"), f"spans[{i}]", item, text, project, into) for i, one in enumerate(rows)
         ]
-        errors = disjoint(found, text, taxonomy, strict, into.repairs)
+        errors = disjoint(spans, text, taxonomy, strict, into.repairs)
         ticked = bool(as_flag(row.get("no_error"), "no_error"))
         require(not (ticked and errors), "'no error' is ticked, and spans are marked", "no_error")
         require(ticked or bool(errors), "no span is marked, and 'no error' is not ticked", "no_error")
@@ -212,7 +210,7 @@ def _missing(row: Mapping[str, Any], item: AnnotationItem, project: Project) -> 
     types = project.taxonomy.missing
     if not types or not item.passages:
         return ()
-    found = []
+    missing = []
     for i, one in enumerate(as_list(get_field(row, "missing"), "missing")):
         at = f"missing[{i}]"
         gap = as_object(one, at)
@@ -224,11 +222,11 @@ def _missing(row: Mapping[str, Any], item: AnnotationItem, project: Project) -> 
         numbers = tuple(as_index(number, f"{at}.sentences") for number in sentences)
         for number in numbers:
             _check_place(passage, number, item, f"{at}.sentences")
-        found.append(MissingInfo(name, passage, numbers))
+        missing.append(MissingInfo(name, passage, numbers))
     ticked = bool(as_flag(row.get("nothing_missing"), "nothing_missing"))
-    require(not (ticked and found), "'nothing is missing' is ticked, and something is marked", "nothing_missing")
-    require(ticked or bool(found), "nothing is marked, and 'nothing is missing' is not ticked", "nothing_missing")
-    return tuple(dict.fromkeys(found))
+    require(not (ticked and missing), "'nothing is missing' is ticked, and something is marked", "nothing_missing")
+    require(ticked or bool(missing), "nothing is marked, and 'nothing is missing' is not ticked", "nothing_missing")
+    return tuple(dict.fromkeys(missing))
 
 
 def _compared(row: Mapping[str, Any], item: AnnotationItem, order: Sequence[int]) -> dict[str, Any]:
@@ -236,14 +234,14 @@ def _compared(row: Mapping[str, Any], item: AnnotationItem, order: Sequence[int]
     answers = len(item.answers)
     if row.get("preferences") is not None:
         require(row.get("ranking") is None, "expected a ranking or preferences, got both", "ranking")
-        given = as_list(row["preferences"], "preferences")
+        values = as_list(row["preferences"], "preferences")
         pairs = pair_order(answers)
-        require(len(given) == len(pairs), f"expected {len(pairs)} judgements, got {len(given)}", "preferences")
-        for i, value in enumerate(given):
+        require(len(values) == len(pairs), f"expected {len(pairs)} judgements, got {len(values)}", "preferences")
+        for i, value in enumerate(values):
             known = value is None or (value in (TIE, FIRST, SECOND) and not isinstance(value, bool))
             require(known, f"expected 0, 1, 2 or null, got {value!r}", f"preferences[{i}]")
         own = dict.fromkeys(pairs)
-        for (i, j), value in zip(pairs, given, strict=True):
+        for (i, j), value in zip(pairs, values, strict=True):
             turned = {FIRST: SECOND, SECOND: FIRST}.get(value, value) if order[i] > order[j] else value
             own[min(order[i], order[j]), max(order[i], order[j])] = turned
         return {"preferences": tuple(own.values())}

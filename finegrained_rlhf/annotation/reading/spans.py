@@ -1,7 +1,4 @@
-"""Where a marked span lies in our text: by offsets, in other units, or by its words; and overlapping spans made one.
-
-Knows texts and spans. Does not know tasks, tools or people.
-"""
+"""Where a marked span lies in our text: by offsets, in other units, or by its words; and overlapping spans made one."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def located(text: str, start: int, end: int, quoted: str, repairs: Counter[str])
         DataError: no place, or more than one, or nothing but white space.
     """
     if text[max(start, 0) : max(end, 0)] != quoted:
-        start, end = _found(text, start, end, quoted, repairs)
+        start, end = _located(text, start, end, quoted, repairs)
     body = text[start:end]
     if not body.strip():
         raise DataError("the span covers no text", field="start")
@@ -35,7 +32,7 @@ def located(text: str, start: int, end: int, quoted: str, repairs: Counter[str])
     return trimmed
 
 
-def _found(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) -> tuple[int, int]:
+def _located(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) -> tuple[int, int]:
     units = utf16_offsets(text)
     if start in units and end in units and text[units[start] : units[end]] == quoted:
         repairs["offsets in UTF-16 units"] += 1
@@ -44,15 +41,15 @@ def _found(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) 
     if not words:
         raise DataError("the span covers no text", field="text")
     pattern = r"\s+".join(map(re.escape, words))
-    places = [found.span() for found in re.finditer(f"(?={pattern})", text)]
+    places = [place.span() for place in re.finditer(f"(?={pattern})", text)]
     if len(places) != 1:
         many = "stands in no place of the answer" if not places else f"stands in {len(places)} places of the answer"
         there = text[max(start, 0) : max(end, 0)]
         raise DataError(f"the answer has {there!r} there, and {quoted!r} {many}", field="text")
-    whole = re.compile(pattern).match(text, places[0][0])
-    assert whole is not None
+    match = re.compile(pattern).match(text, places[0][0])
+    assert match is not None
     repairs["found by its words"] += 1
-    return whole.span()
+    return match.span()
 
 
 def utf16_offsets(text: str) -> dict[int, int]:
@@ -94,9 +91,9 @@ def disjoint(
 
 
 def _without_duplicates(spans: Sequence[SpanError], repairs: Counter[str]) -> list[SpanError]:
-    found = list(dict.fromkeys(spans))
-    repairs["duplicates merged"] += len(spans) - len(found)
-    return found
+    distinct = list(dict.fromkeys(spans))
+    repairs["duplicates merged"] += len(spans) - len(distinct)
+    return distinct
 
 
 def _united(spans: Sequence[SpanError], strict: bool, repairs: Counter[str]) -> list[SpanError]:

@@ -1,7 +1,4 @@
-"""What forms in other tools have in common: evidence in words, highlighted passages, answers compared by choices.
-
-Knows the form that all tools share, and names of controls. Knows no tool.
-"""
+"""What forms in other tools have in common: evidence in words, highlighted passages, answers compared by choices."""
 
 from __future__ import annotations
 
@@ -22,15 +19,15 @@ def evidence_places(text: str, where: str) -> list[list[int]]:
     Raises:
         DataError: something else.
     """
-    found = []
+    places = []
     for part in text.replace(";", ",").split(","):
         numbers = part.strip().split(".")
         if numbers == [""]:
             continue
         right = len(numbers) == 2 and all(number.strip().isdigit() for number in numbers)
         require(right, f"expected passage.sentence, got {part.strip()!r}", f"{where}: evidence")
-        found.append([int(number) for number in numbers])
-    return found
+        places.append([int(number) for number in numbers])
+    return places
 
 
 @dataclass(frozen=True)
@@ -105,15 +102,15 @@ def compared_answers(taxonomy: Mapping[str, Any], answers: int, chosen: Callable
         DataError: a choice is none of the control's.
     """
     controls = comparison_controls(taxonomy, answers)
-    said = {name: chosen(name) for name in controls}
-    for name, value in said.items():
+    choices = {name: chosen(name) for name in controls}
+    for name, value in choices.items():
         known = value is None or value in controls[name]
         require(known, f"expected one of {', '.join(controls[name])}, got {value!r}", name)
-    if not controls or None in said.values():
+    if not controls or None in choices.values():
         return {"ranking": None}
     if taxonomy["comparison"] == "pairs":
         pairs = pair_order(answers)
-        values = [pair_choices(i, j)[str(said[f"pair_{i + 1}_{j + 1}"])] for i, j in pairs]
+        values = [pair_choices(i, j)[str(choices[f"pair_{i + 1}_{j + 1}"])] for i, j in pairs]
         return {"ranking": None, "preferences": values}
-    places = [int(str(value)) for value in said.values()]
+    places = [int(str(value)) for value in choices.values()]
     return {"ranking": [[i for i, one in enumerate(places) if one == place] for place in sorted(set(places))]}

@@ -4,8 +4,6 @@ The free edition keeps annotators of one project apart in its queue alone: whoev
 marked, any account may change another's annotation or delete the project, and a third annotation is accepted. So each
 annotator gets a project of his own. Offsets of its export are UTF-16 units, which reading puts right. It checks neither
 that spans do not overlap nor that what is needed is filled in: reading does.
-
-Knows its label configuration, its tasks and its JSON export. Knows no server.
 """
 
 from __future__ import annotations
@@ -246,11 +244,11 @@ def _label(value: Mapping[str, Any], region: str) -> str:
 
 def _texts(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The text of each region, or of the whole task, by the region's id."""
-    found = {}
+    texts = {}
     for row in rows:
         text = as_object(get_field(row, "value"), "value").get("text", "")
-        found[str(row.get("id"))] = "\n".join(text) if isinstance(text, list) else str(text)
-    return found
+        texts[str(row.get("id"))] = "\n".join(text) if isinstance(text, list) else str(text)
+    return texts
 
 
 def _missing(

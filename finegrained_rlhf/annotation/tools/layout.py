@@ -1,7 +1,4 @@
-"""Passages as one text, in which people highlight sentences; and back from places in it to sentences.
-
-Knows passages and offsets. Knows no tool.
-"""
+"""Passages as one text, in which people highlight sentences; and back from places in it to sentences."""
 
 from __future__ import annotations
 

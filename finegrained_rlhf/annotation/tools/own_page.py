@@ -1,6 +1,6 @@
 """Our own annotation page: one HTML file an annotator, which works from the disk and saves what was marked as JSON.
 
-Knows where the page and its export lie. The page itself is `annotation.page`'s.
+The page itself is `annotation.page`'s.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What every annotation tool does: tasks for one annotator out, the export back, in the forms that all share.
 
-Knows the shape of both (docs/annotation.md). Knows no tool.
+docs/annotation.md describes both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tools in which people annotate, by name.
 
-Knows their names; each is imported where it is used.
+Each is imported where it is used.
 """
 
 from __future__ import annotations

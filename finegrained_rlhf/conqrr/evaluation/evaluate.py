@@ -1,7 +1,4 @@
-"""Evaluation of rewrites as a configuration: what `finegrained evaluate-rewrites` builds and runs.
-
-Knows files of questions and rewrites, indexes and corpora. Does not know a metric.
-"""
+"""Evaluation of rewrites as a configuration: what `finegrained evaluate-rewrites` builds and runs."""
 
 from __future__ import annotations
 
@@ -113,16 +110,16 @@ class EvaluateRewrites(Settings):
             write_judgements(Path(self.runs) / "qrels.txt", grades_of(examples))
         scores: dict[str, QueryScores] = {}
         ranks: dict[str, dict[str, list[int]]] = {}
-        for name, asked in queries.items():
-            found = find_passages(retriever, asked, self.k, self.progress)
-            self._write_runs(name, examples, asked, found)
+        for name, system_queries in queries.items():
+            hits = find_passages(retriever, system_queries, self.k, self.progress)
+            self._write_runs(name, examples, system_queries, hits)
             try:
                 cut = read_cut(self.rewrites[name]) if name in self.rewrites else None
-                scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words, cut)
-                ranks[name] = gold_ranks(examples, found)
+                scores[name] = score_queries(examples, system_queries, hits, self.metrics, texts, stop_words, cut)
+                ranks[name] = gold_ranks(examples, hits)
             except DataError as error:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
-        values = {name: found.values for name, found in scores.items()}
+        values = {name: score.values for name, score in scores.items()}
         if self.per_question is not None:
             write_jsonl(self.per_question, rows_by_question(examples, queries, ranks, values))
         record = read_index_record(self.index)
@@ -134,7 +131,7 @@ class EvaluateRewrites(Settings):
             "gold": {"passages": len(gold), "not_in_index": len(unindexed)},
             "k": self.k,
             "metrics": asdict(self.metrics),
-            "systems": {name: found.to_json() for name, found in scores.items()},
+            "systems": {name: score.to_json() for name, score in scores.items()},
             "comparisons": [] if self.comparison is None else self.comparison.compared(examples, values),
         }
         write_json(self.output, result)
@@ -142,11 +139,11 @@ class EvaluateRewrites(Settings):
         print("\n".join([*filter(None, tables), f"results: {self.output}"]))
         return result
 
-    def _write_runs(self, name: str, examples: Sequence[RewriteExample], asked: Mapping[str, str], found: Run) -> None:
+    def _write_runs(self, name: str, examples: Sequence[RewriteExample], queries: Mapping[str, str], hits: Run) -> None:
         if self.runs is not None:
-            write_trec_run(Path(self.runs) / f"{name}.trec", found, name)
+            write_trec_run(Path(self.runs) / f"{name}.trec", hits, name)
         if self.scai_runs is not None:
-            write_scai_run(Path(self.scai_runs) / name / "run.json", examples, asked, found)
+            write_scai_run(Path(self.scai_runs) / name / "run.json", examples, queries, hits)
 
     def _unindexed(self, retriever: Retriever, gold: Sequence[str]) -> list[str]:
         """The gold passages that the index does not have, where they may be missing."""
@@ -192,15 +189,15 @@ def overall_table(result: Mapping[str, Any]) -> str:
     rows = [
         {
             "system": name,
-            **found["overall"],
-            "missing": found["missing"],
-            "tokens": found["tokens"],
-            "overlap": found["overlap"],
-            "repeats": found["repeats"],
-            "rouge1": found["rouge1"],
-            "repeated_bigrams": found["repeated_bigrams"],
-            "cut": found["cut"],
+            **score["overall"],
+            "missing": score["missing"],
+            "tokens": score["tokens"],
+            "overlap": score["overlap"],
+            "repeats": score["repeats"],
+            "rouge1": score["rouge1"],
+            "repeated_bigrams": score["repeated_bigrams"],
+            "cut": score["cut"],
         }
-        for name, found in result["systems"].items()
+        for name, score in result["systems"].items()
     ]
     return markdown_table(rows, [*rows[0]])

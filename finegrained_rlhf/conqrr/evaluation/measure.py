@@ -1,8 +1,4 @@
-"""How well queries find the gold passages of questions: on average, and by topic, length of the dialogue and source.
-
-Knows questions, any queries for them, what a retriever found and the texts of gold passages. Does not know who wrote a
-query, or files (`evaluation_job`).
-"""
+"""How well queries find the gold passages of questions: on average, and by topic, length of the dialogue and source."""
 
 from __future__ import annotations
 
@@ -59,7 +55,7 @@ class QueryScores:
         """Ready for JSON."""
         return {
             "overall": dict(self.overall),
-            "groups": {name: {key: dict(found) for key, found in by.items()} for name, by in self.groups.items()},
+            "groups": {name: {key: dict(mean) for key, mean in by.items()} for name, by in self.groups.items()},
             "missing": self.missing,
             "tokens": self.tokens,
             "overlap": self.overlap,
@@ -76,13 +72,13 @@ def find_passages(
     Blank queries find nothing; equal ones are searched once.
     """
     texts = list(dict.fromkeys(text for text in queries.values() if text.strip()))
-    found: dict[str, list[Hit]] = {}
+    hits: dict[str, list[Hit]] = {}
     with tqdm(total=len(texts), desc="searching", disable=not progress) as bar:
         for start in range(0, len(texts), _QUERIES):
             batch = texts[start : start + _QUERIES]
-            found.update(zip(batch, retriever.search(batch, k), strict=True))
+            hits.update(zip(batch, retriever.search(batch, k), strict=True))
             bar.update(len(batch))
-    return {name: found.get(text, []) for name, text in queries.items()}
+    return {name: hits.get(text, []) for name, text in queries.items()}
 
 
 def judgements_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, int]]:
@@ -128,8 +124,8 @@ def score_queries(
     if not values:
         raise DataError("no question has a gold passage: there is nothing to evaluate", field="gold")
     counted = [example for example in examples if example.id in values]
-    given = {example.id: text for example in counted if (text := queries.get(example.id, "")).strip()}
-    tokens = {name: word_tokens(text) for name, text in given.items()}
+    written = {example.id: text for example in counted if (text := queries.get(example.id, "")).strip()}
+    tokens = {name: word_tokens(text) for name, text in written.items()}
     lengths = {name: float(len(words)) for name, words in tokens.items()}
     shares = {} if passages is None else _overlaps(counted, tokens, passages, stop_words)
 
@@ -142,18 +138,18 @@ def score_queries(
         groups={
             name: {group: of_group(members) for group, members in by.items()} for name, by in groups_of(counted).items()
         },
-        missing=len(counted) - len(given),
+        missing=len(counted) - len(written),
         tokens=_mean(lengths, lengths),
         overlap=_mean(shares, shares),
         repeats=_repeats(examples, run, values),
-        wording=wording_of(given, {e.id: e.rewrite for e in counted if e.rewrite is not None}, cut),
+        wording=wording_of(written, {e.id: e.rewrite for e in counted if e.rewrite is not None}, cut),
         values=values,
     )
 
 
 def _mean(values: Mapping[str, float], names: Iterable[str]) -> float | None:
-    found = [values[name] for name in names if name in values]
-    return statistics.fmean(found) if found else None
+    present = [values[name] for name in names if name in values]
+    return statistics.fmean(present) if present else None
 
 
 def groups_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, list[str]]]:
@@ -164,7 +160,7 @@ def groups_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, list[st
     - `topic and questions`: both (figure 4.4).
     - `source`: where the dialogue comes from (table 4.1).
     """
-    found: dict[str, dict[str, list[str]]] = {name: {} for name in GROUPINGS}
+    groups: dict[str, dict[str, list[str]]] = {name: {} for name in GROUPINGS}
     for example in examples:
         questions = _length_group(example)
         member = {"questions": questions, "source": example.source}
@@ -173,8 +169,8 @@ def groups_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, list[st
             member |= {"topic": topic, "topic and questions": f"{topic}, {questions}"}
         for name, group in member.items():
             if group:
-                found[name].setdefault(group, []).append(example.id)
-    return {name: dict(sorted(by.items())) for name, by in found.items() if by}
+                groups[name].setdefault(group, []).append(example.id)
+    return {name: dict(sorted(by.items())) for name, by in groups.items() if by}
 
 
 def _length_group(example: RewriteExample) -> str:
@@ -213,15 +209,15 @@ def _overlaps(
     words: dict[str, frozenset[str]] = {}
     shares = {}
     for example in examples:
-        mine = [
+        written = [
             token for token in tokens.get(example.id, ()) if token not in stop_words and any(map(str.isalnum, token))
         ]
         gold = [passage for passage in example.gold if passage in passages]
-        if not mine or not gold:
+        if not written or not gold:
             continue
         for passage in gold:
             if passage not in words:
                 words[passage] = frozenset(word_tokens(passages[passage]))
         there = frozenset().union(*(words[passage] for passage in gold))
-        shares[example.id] = sum(token in there for token in mine) / len(mine)
+        shares[example.id] = sum(token in there for token in written) / len(written)
     return shares

@@ -1,8 +1,4 @@
-"""What the systems of an evaluation did question by question: rows for a file, and which system is really better.
-
-Knows questions, queries, what they found and the metrics of each question. Does not know retrievers or how a metric is
-computed.
-"""
+"""What the systems of an evaluation did question by question: rows for a file, and which system is really better."""
 
 from __future__ import annotations
 
@@ -66,7 +62,7 @@ class CompareSystems(Settings):
             if self.against is None
             else [(name, self.against) for name in names if name != self.against]
         )
-        found: list[dict[str, Any]] = []
+        table: list[dict[str, Any]] = []
         for metric in self.metrics:
             rows = [row for pair in pairs if (row := self._test(examples, values, pair, metric)) is not None]
             for key in ("p_t", "p_randomization"):
@@ -76,17 +72,17 @@ class CompareSystems(Settings):
                     row[f"{key}_holm"] = None
                 for row, value in zip(tested, corrected, strict=True):
                     row[f"{key}_holm"] = value
-            found += rows
-        return found
+            table += rows
+        return table
 
     def _test(
         self, examples: Sequence[RewriteExample], values: Mapping[str, Values], pair: tuple[str, str], metric: str
     ) -> dict[str, Any] | None:
-        ours, theirs = (values[name] for name in pair)
-        both = [example for example in examples if example.id in ours and example.id in theirs]
+        system, against = (values[name] for name in pair)
+        both = [example for example in examples if example.id in system and example.id in against]
         if not both:
             return None
-        differences = [ours[example.id][metric] - theirs[example.id][metric] for example in both]
+        differences = [system[example.id][metric] - against[example.id][metric] for example in both]
         clusters = [example.dialogue for example in both]
         test = paired_test(differences, clusters, draws=self.draws, seed=self.seed)
         return {"metric": metric, "system": pair[0], "against": pair[1], "questions": len(both), **asdict(test)}

@@ -1,7 +1,7 @@
 """The SCAI-QReCC shared task: its run file, written and read, and its scores.
 
-Knows the form of `run.json` and what the task's evaluator counts (`scai-qrecc21-evaluator.py`, 2021-10-04). Does not
-know retrievers, or the task's model-based scores of answers (SAS, POSSCORE).
+Reads `run.json` and counts what the task's evaluator counts (`scai-qrecc21-evaluator.py`, 2021-10-04), without the
+task's model-based scores of answers (SAS, POSSCORE).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def read_scai_truth(path: str | Path) -> list[ScaiTruth]:
     Raises:
         DataError: naming file, record (from 0) and field; a turn that occurs twice, no turn at all.
     """
-    found: list[ScaiTruth] = []
+    truths: list[ScaiTruth] = []
     for row, name, turn in _records(path):
         try:
             gold = text_list(row.get("Truth_passages") or [], "Truth_passages")
@@ -124,9 +124,9 @@ def read_scai_truth(path: str | Path) -> list[ScaiTruth]:
             rewrite = optional_text(get_field(row, "Truth_rewrite"), "Truth_rewrite")
             answer = optional_text(get_field(row, "Truth_answer"), "Truth_answer")
         except DataError as error:
-            raise error.at(file=path, record=len(found)) from None
-        found.append(ScaiTruth(name, turn, rewrite, answer, tuple(dict.fromkeys(gold))))
-    return found
+            raise error.at(file=path, record=len(truths)) from None
+        truths.append(ScaiTruth(name, turn, rewrite, answer, tuple(dict.fromkeys(gold))))
+    return truths
 
 
 def read_scai_run(path: str | Path) -> dict[str, ScaiTurn]:
@@ -135,17 +135,17 @@ def read_scai_run(path: str | Path) -> dict[str, ScaiTurn]:
     Raises:
         DataError: naming file, record (from 0) and field; a turn that occurs twice, no turn at all.
     """
-    found: dict[str, ScaiTurn] = {}
+    turns: dict[str, ScaiTurn] = {}
     for row, name, _ in _records(path):
         try:
-            found[name] = ScaiTurn(
+            turns[name] = ScaiTurn(
                 _text(row.get("Model_rewrite"), "Model_rewrite"),
                 _passages(row.get("Model_passages")),
                 _text(row.get("Model_answer"), "Model_answer"),
             )
         except DataError as error:
-            raise error.at(file=path, record=len(found)) from None
-    return found
+            raise error.at(file=path, record=len(turns)) from None
+    return turns
 
 
 def _records(path: str | Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
@@ -153,16 +153,16 @@ def _records(path: str | Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise DataError("expected a JSON array of turns, one at least", file=path)
-    seen: set[str] = set()
+    names: set[str] = set()
     for i, row in enumerate(rows):
         try:
             row = as_object(row, "(record)")
             turn = as_turn(get_field(row, "Turn_no"), "Turn_no")
             name = f"{conversation_number(row)}_{turn}"
-            require(name not in seen, f"turn {name} occurs twice", "Turn_no")
+            require(name not in names, f"turn {name} occurs twice", "Turn_no")
         except DataError as error:
             raise error.at(file=path, record=i) from None
-        seen.add(name)
+        names.add(name)
         yield row, name, turn
 
 
@@ -212,16 +212,16 @@ def score_scai(
         raise DataError(problem, record=next(iter(run), None))
     scores: dict[str, float] = {}
     turns: dict[str, int] = {}
-    asked = [e for e in truth if (first_turns or e.turn > 1) and (missing_truth or e.rewrite is not None)]
-    if asked and any(turn.rewrite is not None for turn in run.values()):
-        turns["QR"] = len(asked)
-        scores["QR"] = _mean_recall([(run.get(e.id, _SILENT).rewrite or "", e.rewrite or "") for e in asked])
-    found = {name: turn.passages for name, turn in run.items() if turn.passages is not None}
+    questions = [e for e in truth if (first_turns or e.turn > 1) and (missing_truth or e.rewrite is not None)]
+    if questions and any(turn.rewrite is not None for turn in run.values()):
+        turns["QR"] = len(questions)
+        scores["QR"] = _mean_recall([(run.get(e.id, _SILENT).rewrite or "", e.rewrite or "") for e in questions])
+    searches = {name: turn.passages for name, turn in run.items() if turn.passages is not None}
     judged = [e for e in truth if e.gold or missing_truth]
-    searched = [e for e in judged if e.id in found]
+    searched = [e for e in judged if e.id in searches]
     if searched:
         turns["MRR"] = len(searched)
-        scores["MRR"] = _mrr(searched, found)
+        scores["MRR"] = _mrr(searched, searches)
     answered = [e for e in truth if missing_truth or e.answer is not None]
     if any(run.get(e.id, _SILENT).answer is not None for e in answered):
         turns["answers"] = len(answered)
@@ -229,7 +229,7 @@ def score_scai(
         scores["EM"] = statistics.fmean(exact_match(*pair) for pair in pairs)
         scores["F1"] = statistics.fmean(token_f1(*pair) for pair in pairs)
         scores["ROUGE1-R"] = _mean_recall(pairs)
-    absent = len(judged) - len(searched) if found else 0
+    absent = len(judged) - len(searched) if searches else 0
     return ScaiScores(scores, turns, absent, len(run.keys() - known))
 
 
@@ -237,10 +237,10 @@ def _mean_recall(pairs: Collection[tuple[str, str]]) -> float:
     return statistics.fmean(rouge1_recalls([ours for ours, _ in pairs], [truth for _, truth in pairs]))
 
 
-def _mrr(turns: Sequence[ScaiTruth], found: Run) -> float:
+def _mrr(turns: Sequence[ScaiTruth], run: Run) -> float:
     judgements = {turn.id: dict.fromkeys(turn.gold, 1) for turn in turns if turn.gold}
     names = [turn.id for turn in turns]
     values = RankingMetrics(form="original", recall_at=(), ndcg_at=()).of_turns(
-        {name: found[name] for name in names}, judgements, names
+        {name: run[name] for name in names}, judgements, names
     )
     return statistics.fmean(of["mrr"] for of in values.values())

@@ -1,4 +1,4 @@
-"""Scoring a run of the SCAI-QReCC shared task: the job behind `finegrained evaluate-scai`. Knows files."""
+"""Scoring a run of the SCAI-QReCC shared task: the job behind `finegrained evaluate-scai`."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ class EvaluateScai(Settings):
         truth = read_scai_truth(self.data)
         run = read_scai_run(self.predictions)
         try:
-            found = score_scai(truth, run, first_turns=self.first_turns, missing_truth=self.missing_truth)
+            scored = score_scai(truth, run, first_turns=self.first_turns, missing_truth=self.missing_truth)
         except DataError as error:
             raise error.at(file=self.predictions) from None
         result = {
             "commit": commit_of(Path(__file__).parent),
             "settings": resolved_settings(self),
-            **asdict(found),
+            **asdict(scored),
         }
         if self.output is not None:
             write_json(self.output, result)
         counts = {"QR": "QR", "MRR": "MRR"}
         rows = [
-            {"score": name, "value": value, "turns": found.turns[counts.get(name, "answers")]}
-            for name, value in found.scores.items()
+            {"score": name, "value": value, "turns": scored.turns[counts.get(name, "answers")]}
+            for name, value in scored.scores.items()
         ]
         print(markdown_table(rows, ("score", "value", "turns")), end="")
-        if found.absent:
-            print(f"{found.absent} turns with truth passages have no Model_passages and are left out of MRR")
-        if found.unknown:
-            print(f"{found.unknown} turns of the run are not in the data")
+        if scored.absent:
+            print(f"{scored.absent} turns with truth passages have no Model_passages and are left out of MRR")
+        if scored.unknown:
+            print(f"{scored.unknown} turns of the run are not in the data")
         return result

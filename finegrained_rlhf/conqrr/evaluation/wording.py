@@ -1,7 +1,6 @@
 """How queries are worded beside the human's rewrites: what shows rewrites that please a retriever and say nothing.
 
-A retriever's reward does not see a phrase that is repeated to the limit of tokens. Knows texts. Does not know what was
-found with them.
+A retriever's reward does not see a phrase that is repeated to the limit of tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Few-shot rewrites of a file of questions: the job behind `finegrained rewrite-few-shot`. Knows files and writers."""
+"""Few-shot rewrites of a file of questions: the job behind `finegrained rewrite-few-shot`."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class RewriteFewShot(Settings):
         examples = as_rewrite_data(self.data).read().examples
         ranked = self._ranked()
         prompts = {example.id: self._prompt(example, ranked) for example in examples}
-        said = self.writer.answers(prompts, self.max_new_tokens)
+        answers = self.writer.answers(prompts, self.max_new_tokens)
         rows: list[dict[str, Any]] = []
         counts: Counter[str] = Counter()
         for example in examples:
-            answer = said[example.id]
+            answer = answers[example.id]
             text = rewrite_in(answer.text)
             finished = line_is_whole(answer.text, answer.finished)
             row: dict[str, Any] = {"id": example.id, "rewrite": text or example.question, "finished": finished}

@@ -1,7 +1,4 @@
-"""The prompt of a few-shot rewriter, which demonstrations stand in it, and what of an answer is the rewrite.
-
-Knows questions in dialogues and texts. Does not know models, endpoints or files.
-"""
+"""The prompt of a few-shot rewriter, which demonstrations stand in it, and what of an answer is the rewrite."""
 
 from __future__ import annotations
 

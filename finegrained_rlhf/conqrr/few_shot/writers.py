@@ -1,7 +1,4 @@
-"""Who answers few-shot prompts: a policy of ours, or a language model behind an OpenAI-compatible endpoint.
-
-Knows prompts as texts. Does not know what is asked, or what an answer means.
-"""
+"""Who answers few-shot prompts: a policy of ours, or a language model behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from finegrained_rlhf.core.markers import ModelName, OutputFile, at_least
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
@@ -65,6 +62,7 @@ class PolicyWriter(Settings):
         """
         from finegrained_rlhf.inference.generator import PolicyGenerator
         from finegrained_rlhf.inference.inputs.prompts import prompts_for
+        from finegrained_rlhf.runtime.processes import Processes
 
         processes = Processes(self.processes)
         if processes.count > 1:
@@ -72,15 +70,15 @@ class PolicyWriter(Settings):
         policy = PolicyConfig(self.checkpoint).load(processes.device)
         items = [PromptInput(name, text) for name, text in prompts.items()]
         encoded = prompts_for(policy, items, self.max_prompt_tokens, "refuse", self.prompt)
-        said: list[WrittenRewrite] = []
+        rewrites: list[WrittenRewrite] = []
         batches = PolicyGenerator(policy, processes=processes).stream(
             encoded, max_new_tokens=max_new_tokens, batch_size=self.batch_size
         )
         with progress_bar("rewriting", len(encoded), "question") as bar:
             for batch in batches:
-                said += [WrittenRewrite(group[0].text, group[0].finished) for group in batch]
+                rewrites += [WrittenRewrite(group[0].text, group[0].finished) for group in batch]
                 bar.update(len(batch))
-        return dict(zip(prompts, said, strict=True))
+        return dict(zip(prompts, rewrites, strict=True))
 
 
 @dataclass(frozen=True)
@@ -113,20 +111,20 @@ class EndpointWriter(Settings):
         about = {"url": self.remote.url, "model": self.model, "max_tokens": max_new_tokens, "t": self.temperature}
         kept = AnswerCache(self.cache_file, f"few-shot rewrites {json.dumps(about)} version={self.version}")
         try:
-            found = kept.get(prompts.values())
-            missing = [text for text in dict.fromkeys(prompts.values()) if text not in found]
+            written = kept.get(prompts.values())
+            missing = [text for text in dict.fromkeys(prompts.values()) if text not in written]
             client = RemoteClient(self.remote, lambda key: {"Authorization": f"Bearer {key}"})
             with progress_bar("rewriting", len(missing), "question") as bar:
 
-                def keep(number: int, said: list[Any]) -> None:
-                    kept.put(missing[number], said)
-                    found[missing[number]] = said
+                def keep(number: int, answer: list[Any]) -> None:
+                    kept.put(missing[number], answer)
+                    written[missing[number]] = answer
                     bar.update(1)
 
-                client.ask([Call(self._body(text, max_new_tokens)) for text in missing], _said, keep)
+                client.ask([Call(self._body(text, max_new_tokens)) for text in missing], _answer_of, keep)
         finally:
             kept.close()
-        return {name: WrittenRewrite(*found[text]) for name, text in prompts.items()}
+        return {name: WrittenRewrite(*written[text]) for name, text in prompts.items()}
 
     def _body(self, text: str, max_new_tokens: int) -> dict[str, Any]:
         return {
@@ -137,7 +135,7 @@ class EndpointWriter(Settings):
         }
 
 
-def _said(answer: Mapping[str, Any]) -> list[Any]:
+def _answer_of(answer: Mapping[str, Any]) -> list[Any]:
     """The text of an answer, empty where the model declined, and whether it ended by itself."""
     choices: Any = answer.get("choices")
     choice: Any = choices[0] if isinstance(choices, Sequence) and choices else None

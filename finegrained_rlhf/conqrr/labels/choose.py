@@ -1,7 +1,6 @@
 """Weak labels: which passage should be found for a question, judged by the answer that follows it, and a negative one.
 
-Knows questions with answers, a retriever and the passages of a corpus as a stream, which is read once. Does not know
-files (`conqrr.labels.files`) or what is trained with the labels.
+The passages of a corpus are read once, as a stream.
 """
 
 from __future__ import annotations
@@ -99,8 +98,8 @@ class Labelling:
 class _Question:
     """What the labelling of one question has found so far."""
 
-    def __init__(self, example: RewriteExample, found: Sequence[str], config: LabelConfig, size: int) -> None:
-        self.example, self.found = example, found
+    def __init__(self, example: RewriteExample, hits: Sequence[str], config: LabelConfig, size: int) -> None:
+        self.example, self.hits = example, hits
         self.gold = example.gold if config.gold else ()
         self.seen_gold: list[str] = []
         self.matcher = None if example.answer is None else SpanMatcher(word_tokens(example.answer))
@@ -126,7 +125,7 @@ class _Question:
         if not gold and self.matcher is None:
             return NO_ANSWER
         if not gold and not self.best:
-            return NOTHING_SHARED if self.found else NOTHING_FOUND
+            return NOTHING_SHARED if self.hits else NOTHING_FOUND
         draw = config.random("positive", self.example.id)
         positive = draw.choice(sorted(gold or self.best))
         counts["gold" if gold else "weak"] += 1
@@ -137,7 +136,7 @@ class _Question:
     def _negative(self, excluded: set[str], config: LabelConfig, counts: Counter[str]) -> str:
         draw = config.random("negative", self.example.id)
         wants_hard = draw.random() < config.hard_share
-        hard = [passage for passage in self.found if passage not in excluded]
+        hard = [passage for passage in self.hits if passage not in excluded]
         if wants_hard and hard:
             counts["hard"] += 1
             return draw.choice(hard)
@@ -177,8 +176,8 @@ def label_passages(
     """
     queries = config.queries(examples)
     wanted = [i for i, example in enumerate(examples) if example.answer is not None or (config.gold and example.gold)]
-    found = _search(retriever, [queries[i] for i in wanted], config.depth, progress)
-    questions = [_Question(examples[i], hits, config, size) for i, hits in zip(wanted, found, strict=True)]
+    results = _search(retriever, [queries[i] for i in wanted], config.depth, progress)
+    questions = [_Question(examples[i], hits, config, size) for i, hits in zip(wanted, results, strict=True)]
     _compare(questions, passages, size, progress)
     skipped: Counter[str] = Counter({NO_ANSWER: len(examples) - len(wanted)})
     counts: Counter[str] = Counter()
@@ -194,13 +193,13 @@ def label_passages(
 
 def _search(retriever: Retriever, queries: Sequence[str], depth: int, progress: bool) -> list[list[str]]:
     """Ids of the passages found for each query, best first."""
-    found: list[list[str]] = []
+    results: list[list[str]] = []
     with tqdm(total=len(queries), desc="searching", disable=not progress) as bar:
         for start in range(0, len(queries), _QUERIES):
             batch = queries[start : start + _QUERIES]
-            found += [[hit.id for hit in hits] for hits in retriever.search(batch, depth)]
+            results += [[hit.id for hit in hits] for hits in retriever.search(batch, depth)]
             bar.update(len(batch))
-    return found
+    return results
 
 
 def _compare(questions: Sequence[_Question], passages: Iterable[Passage], size: int, progress: bool) -> None:
@@ -209,7 +208,7 @@ def _compare(questions: Sequence[_Question], passages: Iterable[Passage], size: 
     owners: dict[str, list[_Question]] = {}
     drawers: dict[int, list[_Question]] = {}
     for question in questions:
-        for passage in question.found:
+        for passage in question.hits:
             finders.setdefault(passage, []).append(question)
         for passage in question.gold:
             owners.setdefault(passage, []).append(question)

@@ -1,7 +1,7 @@
 """What a dense retriever learns from, of questions in dialogues: a query of each, and the passage it should find.
 
-Knows questions, passage labels, an index and its corpus; writes what `finegrained train-dpr` reads. Does not know
-towers. Source: thesis, table 4.9, where the retriever is trained as well, on one kind of query.
+Writes what `finegrained train-dpr` reads. Source: thesis, table 4.9, where the retriever is trained as well, on one
+kind of query.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class MakeQuestionDprData(Settings):
         examples = data.read().examples
         positives, others = self._passages(examples)
         queries = self._queries(examples)
-        asked = [one for one in examples if queries.get(one.id, "").strip() and positives.get(one.id)]
-        if not asked:
+        questions = [one for one in examples if queries.get(one.id, "").strip() and positives.get(one.id)]
+        if not questions:
             raise DataError("no question has both a query and a passage to find", file=data.path)
-        never = {one.id: {*one.gold, *positives[one.id]} for one in asked}
+        never = {one.id: {*one.gold, *positives[one.id]} for one in questions}
         room = self.negatives + max(map(len, never.values()))
-        texts = [queries[one.id] for one in asked]
-        found = search_all(self.retriever.open(Path(self.index)), texts, room, self.batch_size)
-        hard = {one.id: [hit.id for hit in hits] for one, hits in zip(asked, found, strict=True)}
-        used = (name for one in asked for name in (*positives[one.id], *others.get(one.id, ()), *hard[one.id]))
+        texts = [queries[one.id] for one in questions]
+        results = search_all(self.retriever.open(Path(self.index)), texts, room, self.batch_size)
+        hard = {one.id: [hit.id for hit in hits] for one, hits in zip(questions, results, strict=True)}
+        used = (name for one in questions for name in (*positives[one.id], *others.get(one.id, ()), *hard[one.id]))
         known = Corpus(self.corpus).find(frozenset(used))
 
         def negatives(one: RewriteExample, names: Sequence[str]) -> list[str]:
@@ -93,11 +93,11 @@ class MakeQuestionDprData(Settings):
                 "hard_negatives": passage_rows(negatives(one, hard[one.id]), known),
                 "negatives": passage_rows(negatives(one, others.get(one.id, ())), known),
             }
-            for one in asked
+            for one in questions
         ]
         write_jsonl(self.output, rows)
         missing = Counter("query" if positives.get(one.id) else "passage to find" for one in examples)
-        missing.subtract("query" for _ in asked)
+        missing.subtract("query" for _ in questions)
         left_out = ", ".join(f"{count} without a {what}" for what, count in sorted(missing.items()) if count)
         print(f"{len(rows)} of {len(examples)} questions{left_out and f' ({left_out})'} -> {self.output}")
         return len(rows)

@@ -1,7 +1,4 @@
-"""Passage labels on disk: a cache that knows what it was made from, and files for training.
-
-Knows files, indexes and fingerprints. Does not know how a passage is labelled (`labels`).
-"""
+"""Passage labels on disk: a cache that knows what it was made from, and files for training."""
 
 from __future__ import annotations
 
@@ -60,12 +57,14 @@ class LabelPassages(Settings):
             DataError: a broken file of questions, corpus or index.
             ConfigError: the index is of another corpus.
         """
-        found, path, made = self.load()
+        labelling, path, made = self.load()
         if self.output is not None:
-            write_labels(self.output, found.labels)
+            write_labels(self.output, labelling.labels)
         origin = "labelled" if made else "read from the cache"
-        print(f"{json.dumps(found.report())}\n{origin}: {path}" + (f"\nlabels: {self.output}" if self.output else ""))
-        return found
+        print(
+            f"{json.dumps(labelling.report())}\n{origin}: {path}" + (f"\nlabels: {self.output}" if self.output else "")
+        )
+        return labelling
 
     def load(self) -> tuple[Labelling, Path, bool]:
         """The labels, their file in the cache, and whether they were made now.
@@ -86,17 +85,17 @@ class LabelPassages(Settings):
             return _read_cache(path, inputs), path, False
         examples = as_rewrite_data(self.data).read().examples
         retriever = self.retriever.open(Path(self.index))
-        found = label_passages(examples, retriever, corpus, scan.passages, self.labelling, self.progress)
+        labelling = label_passages(examples, retriever, corpus, scan.passages, self.labelling, self.progress)
         write_json(
             path,
             {
                 "inputs": inputs,
-                "skipped": found.skipped,
-                "counts": found.counts,
-                "labels": [asdict(label) for label in found.labels],
+                "skipped": labelling.skipped,
+                "counts": labelling.counts,
+                "labels": [asdict(label) for label in labelling.labels],
             },
         )
-        return found, path, True
+        return labelling, path, True
 
     def inputs(self, record: IndexRecord) -> dict[str, Any]:
         """Everything that the labels depend on, ready for JSON: files by their content, not by their names."""
@@ -146,12 +145,12 @@ def read_labels(path: str | Path) -> dict[str, PassageLabel]:
 
 
 def _read_cache(path: Path, inputs: Any) -> Labelling:
-    found = read_json(path)
+    cached = read_json(path)
     try:
-        if found["inputs"] != json.loads(json.dumps(inputs)):
+        if cached["inputs"] != json.loads(json.dumps(inputs)):
             raise DataError("holds labels of other inputs; delete it", file=path)
-        labels = tuple(PassageLabel(**row) for row in found["labels"])
-        return Labelling(labels, found["skipped"], found["counts"])
+        labels = tuple(PassageLabel(**row) for row in cached["labels"])
+        return Labelling(labels, cached["skipped"], cached["counts"])
     except (KeyError, TypeError) as error:
         raise DataError(f"is no cache of labels ({error}); delete it", file=path) from None
 

@@ -1,4 +1,4 @@
-"""What every reader of rewrites gives back, and the checks of JSON values that they share. Knows no format."""
+"""What every reader of rewrites gives back, and the checks of JSON values that they share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """CANARD: rewrites of QuAC's questions; each dialogue is about one section of one article.
 
-Knows the published files (`train.json`, `dev.json`, `test.json`) and the corpus that can be made of them: the answers,
-each with its article and section as title. A turn's answer stands in the history of the next turn, so a dialogue's last
-turn has none. Does not know how a corpus is searched.
+Reads the published files (`train.json`, `dev.json`, `test.json`). The corpus that can be made of them holds the
+answers, each with its article and section as title. A turn's answer stands in the history of the next turn, so a
+dialogue's last turn has none.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ def read_canard_corpus(
     passages: dict[tuple[str, str], Passage] = {}
     examples = []
     for name, rows in dialogues.items():
-        mine = part in ("all", canard_part(name))
+        of_part = part in ("all", canard_part(name))
         turns = []
         for row, answer in zip(rows, _answers(rows), strict=True):
             if answer == NO_ANSWER:
-                notes[f"answered {NO_ANSWER!r}"] += mine
+                notes[f"answered {NO_ANSWER!r}"] += of_part
                 answer = answer if unknown == "keep" else None
             if answer is None:
                 turns.append(row.turn)
                 continue
-            found = passages.setdefault(
+            passage = passages.setdefault(
                 (row.title, answer), Passage.uncut(f"{name}_{row.turn.turn}", answer, row.title)
             )
-            turns.append(replace(row.turn, answer=answer, gold=(found.id,)))
-        if mine:
+            turns.append(replace(row.turn, answer=answer, gold=(passage.id,)))
+        if of_part:
             examples += examples_of(name, turns, notes)
         else:
             skipped[ELSEWHERE] += len(turns)

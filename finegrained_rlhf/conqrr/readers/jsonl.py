@@ -1,6 +1,6 @@
 """The project's own files of questions in dialogues: JSON lines, one `RewriteExample` a line with its field names.
 
-Knows the format that `docs/data_formats.md` describes, reading and writing it. Does not know where a line came from.
+`docs/data_formats.md` describes the format.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def parse_rewrite(row: Mapping[str, Any]) -> RewriteExample:
 
 def _grades(value: Any) -> dict[str, int]:
     """Grades by passage; null is none."""
-    found = as_object({} if value is None else value, "grades")
-    for passage, grade in found.items():
-        whole = isinstance(grade, int) and not isinstance(grade, bool) and grade >= 1
-        require(whole, f"expected a whole number from 1, got {grade!r}", f"grades.{passage}")
-    return dict(found)
+    grades = as_object({} if value is None else value, "grades")
+    for passage, grade in grades.items():
+        valid = isinstance(grade, int) and not isinstance(grade, bool) and grade >= 1
+        require(valid, f"expected a whole number from 1, got {grade!r}", f"grades.{passage}")
+    return dict(grades)
 
 
 def write_rewrite_jsonl(path: str | Path, examples: Iterable[RewriteExample]) -> None:

@@ -1,7 +1,7 @@
 """QReCC: dialogues from QuAC, Natural Questions and TREC CAsT with rewrites, answers and, in part, gold passages.
 
-Knows the two published forms: the original (`qrecc_train.json`: `Rewrite`, `Answer`) and that of the SCAI shared task
-(`scai-qrecc21-*-turns.json`: `Truth_rewrite`, `Truth_answer`, `Truth_passages`). Does not know passages' texts.
+Reads the two published forms: the original (`qrecc_train.json`: `Rewrite`, `Answer`) and that of the SCAI shared task
+(`scai-qrecc21-*-turns.json`: `Truth_rewrite`, `Truth_answer`, `Truth_passages`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One entrance to all files of questions in dialogues: which format a file has, and what was read from it.
-
-Knows the readers. Does not know corpora or tokens.
-"""
+"""One entrance to all files of questions in dialogues: which format a file has, and what was read from it."""
 
 from __future__ import annotations
 

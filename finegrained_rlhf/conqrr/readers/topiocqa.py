@@ -1,7 +1,7 @@
 """TopiOCQA: conversations over Wikipedia whose questions change the topic, with answers and one gold passage each.
 
-Knows the published files (`topiocqa_train.json`, `topiocqa_dev.json`), and the same records as JSON lines, as on the
-Hugging Face Hub (`topiocqa_train.jsonl`). They have no human rewrites. Does not know passages' texts beyond their ids.
+Reads the published files (`topiocqa_train.json`, `topiocqa_dev.json`), and the same records as JSON lines, as on the
+Hugging Face Hub (`topiocqa_train.jsonl`). They have no human rewrites.
 """
 
 from __future__ import annotations

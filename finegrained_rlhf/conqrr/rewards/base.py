@@ -1,7 +1,7 @@
 """What a reward of rewrites is, how a configuration names one, and a control that deals its scores out at random.
 
 A configuration names a reward by `_target_` (`conf/rewrite_reward/`): a `RewriteRewardConfig`, whose `build` makes the
-reward of a run. Knows questions, passage labels and retrievers as they are given. Does not know any reward.
+reward of a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A guard around any reward of rewrites: repetition and length cost something.
 
 A retriever does not mind a phrase that is repeated to the limit of tokens, and rewards of what it finds do not either.
-Knows texts and a reward. Does not know what the reward is for.
 """
 
 from __future__ import annotations

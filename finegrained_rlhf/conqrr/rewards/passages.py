@@ -1,7 +1,4 @@
-"""Rewards by the rank of a question's labelled passage: in the step's pool (CONQRR's own), or in a search of the index.
-
-Knows passage labels and retrievers. Does not know how rewrites are made.
-"""
+"""Rewards by the rank of a question's labelled passage: in the step's pool (CONQRR's own), or in an index."""
 
 from __future__ import annotations
 
@@ -141,9 +138,9 @@ class SearchReward:
             DataError: a question has no label.
         """
         queries = list(dict.fromkeys(text for text in texts if text.strip()))
-        found = dict(zip(queries, self.retriever.search(queries, self.depth) if queries else [], strict=True))
+        hits = dict(zip(queries, self.retriever.search(queries, self.depth) if queries else [], strict=True))
         positives = [label_of(self.labels, prompt).positive for prompt in prompts]
-        ranks = [found_rank(found.get(text, ()), one) for text, one in zip(texts, positives, strict=True)]
+        ranks = [found_rank(hits.get(text, ()), one) for text, one in zip(texts, positives, strict=True)]
         return rank_values(np.array(ranks, dtype=np.float64), self.shape).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Ranks of passages and what they are worth, as pure functions. Knows arrays. Knows no retriever and no question."""
+"""Ranks of passages and what they are worth, as pure functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Of several sampled rewrites of a question, the one whose search ranks a gold passage best.
 
-It reads the answer key: what it finds is an upper bound for any choice among the same samples, and no system. Knows
-retrievers and questions with gold passages. Does not know policies.
+It reads the answer key: what it finds is an upper bound for any choice among the same samples, and no system.
 """
 
 from __future__ import annotations
@@ -72,12 +71,12 @@ def best_by_rank(
         raise DataError("no question has a gold passage: there is no rank to choose by", field="gold")
     judged = [group if example.gold else () for example, group in zip(examples, texts, strict=True)]
     queries = list(dict.fromkeys(text for group in judged for text in group if text.strip()))
-    found: dict[str, list[Hit]] = {}
+    hits: dict[str, list[Hit]] = {}
     for start in range(0, len(queries), _SEARCHED_AT_ONCE):
         batch = queries[start : start + _SEARCHED_AT_ONCE]
-        found.update(zip(batch, retriever.search(batch, depth), strict=True))
+        hits.update(zip(batch, retriever.search(batch, depth), strict=True))
     best = []
     for example, group in zip(examples, judged, strict=True):
-        ranks = [min(found_rank(found.get(text, ()), gold) for gold in example.gold) for text in group]
+        ranks = [min(found_rank(hits.get(text, ()), gold) for gold in example.gold) for text in group]
         best.append(ranks.index(min(ranks)) if ranks else 0)
     return best

@@ -1,4 +1,4 @@
-"""How rewrites are decoded, and what is written of one. Knows numbers and texts only."""
+"""How rewrites are decoded, and what is written of one."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, Mode
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Rewriting files of questions, or one dialogue from the command line.
-
-Knows rewriters, readers, retrievers and the lines that are written. Does not know models.
-"""
+"""Rewriting files of questions, or one dialogue from the command line."""
 
 from __future__ import annotations
 
@@ -61,12 +58,12 @@ def rewrite(job: Rewrite) -> None:
     rewriter = QueryRewriter.load(job.checkpoint, processes, job.rewriting)
     written = _rewrites(job, rewriter, examples, retriever)
     rewrites = [one.text for one in written]
-    found: list[list[Hit]] | None = None
+    results: list[list[Hit]] | None = None
     if retriever is not None:
-        found = []
+        results = []
         for start in range(0, len(rewrites), _SEARCHED_AT_ONCE):
-            found += retriever.search(rewrites[start : start + _SEARCHED_AT_ONCE], job.k)
-    rows = list(_rows(job, examples, written, found))
+            results += retriever.search(rewrites[start : start + _SEARCHED_AT_ONCE], job.k)
+    rows = list(_rows(job, examples, written, results))
     with writable(job.output) as stream:
         for row in rows:
             stream.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -111,13 +108,13 @@ def _rows(
     job: Rewrite,
     examples: Sequence[RewriteExample],
     rewrites: Sequence[WrittenRewrite],
-    found: Sequence[Sequence[Hit]] | None,
+    results: Sequence[Sequence[Hit]] | None,
 ) -> Iterator[dict[str, Any]]:
     passages: dict[str, Passage] = {}
-    if job.corpus is not None and found is not None:
-        passages = Corpus(job.corpus).find({hit.id for hits in found for hit in hits})
+    if job.corpus is not None and results is not None:
+        passages = Corpus(job.corpus).find({hit.id for hits in results for hit in hits})
     for number, (example, rewrite) in enumerate(zip(examples, rewrites, strict=True)):
         row: dict[str, Any] = {"id": example.id, "rewrite": rewrite.text, "finished": rewrite.finished}
-        if found is not None:
-            row["passages"] = [hit_row(hit, passages.get(hit.id)) for hit in found[number]]
+        if results is not None:
+            row["passages"] = [hit_row(hit, passages.get(hit.id)) for hit in results[number]]
         yield row

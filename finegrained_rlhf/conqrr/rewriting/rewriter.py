@@ -1,7 +1,4 @@
-"""A trained query rewriter: questions in dialogues in, questions that stand alone out.
-
-Knows policies and how dialogues become inputs. Does not know files or retrievers.
-"""
+"""A trained query rewriter: questions in dialogues in, questions that stand alone out."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ class QueryRewriter:
             done: called with the number of questions of each finished batch.
         """
         if self.config.beams > 1:
-            return [self.written(best(found, self.config.alpha)) for found in self.search(examples, done)]
+            return [self.written(best(hypotheses, self.config.alpha)) for hypotheses in self.search(examples, done)]
         return [group[0] for group in self._drawn(examples, Greedy(), 0, done)]
 
     def sample(
@@ -114,14 +111,14 @@ class QueryRewriter:
         """What beam search finds for each question; `best` chooses. Arguments as in `rewrite`."""
         prompts = self._prompts(examples)
         check_vocabulary(self.policy, [prompt.input_ids for prompt in prompts])
-        found: list[list[Hypothesis]] = []
+        beams: list[list[Hypothesis]] = []
         for start in range(0, len(prompts), self.config.batch_size):
             batch = prompts[start : start + self.config.batch_size]
             with self.processes.autocast():
-                found += beam_search(self.policy, batch, self.config.beams, self.config.max_new_tokens)
+                beams += beam_search(self.policy, batch, self.config.beams, self.config.max_new_tokens)
             if done is not None:
                 done(len(batch))
-        return found
+        return beams
 
     def _prompts(self, examples: Sequence[RewriteExample]) -> list[Prompt]:
         return rewrite_prompts(examples, self.policy.tokenizer, self.config.max_input_tokens, self.template)
@@ -146,10 +143,10 @@ def matching_alpha(rewriter: QueryRewriter, searched: Sequence[Sequence[Hypothes
         words: wanted mean number of words of a rewrite.
     """
     tables = [
-        (np.array([h.logprob for h in found]), (5.0 + np.array([len(h.ids) for h in found])) / 6.0)
-        for found in searched
+        (np.array([h.logprob for h in hypotheses]), (5.0 + np.array([len(h.ids) for h in hypotheses])) / 6.0)
+        for hypotheses in searched
     ]
-    words_each = [[words_of(rewriter.text(h)) for h in found] for found in searched]
+    words_each = [[words_of(rewriter.text(h)) for h in hypotheses] for hypotheses in searched]
 
     def mean(alpha: float) -> float:
         chosen = (int(np.argmax(logprobs / lengths**alpha)) for logprobs, lengths in tables)

@@ -22,11 +22,11 @@ from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
-from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
 
 if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
     from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
 
 

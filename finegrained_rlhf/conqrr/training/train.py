@@ -1,6 +1,6 @@
 """What a training of a query rewriter begins with: policy, questions, labels, index and reward, made into a trainer.
 
-Knows files, labels and indexes; the step is `training.self_critical`'s.
+The step is `training.self_critical`'s.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _training(
 ) -> list[Imitation]:
     alpha = job.training.alpha
     labelled = labelled_share(questions, job.label_share, job.label_seed) if alpha < 1 else frozenset[str]()
-    found = imitations(
+    candidates = imitations(
         questions,
         policy,
         labelled=labelled,
@@ -120,13 +120,13 @@ def _training(
         max_rewrite_tokens=job.training.max_new_tokens,
         template=template,
     )
-    data = useful(found, alpha)
+    data = useful(candidates, alpha)
     logger.info(
         "%d questions: %d with a rewrite to imitate, %d to be rewarded, %d of no use at alpha = %s left out",
-        len(found),
+        len(candidates),
         sum(e.answer_ids is not None for e in data),
         sum(e.rewarded for e in data),
-        len(found) - len(data),
+        len(candidates) - len(data),
         alpha,
     )
     if not data:

@@ -1,19 +1,18 @@
-"""How a query rewriter is chosen: ROUGE-1 with human rewrites, or how often the right passage ranks first in a batch.
-
-Knows greedy rewrites as texts. Does not know the policy that wrote them.
-"""
+"""How a query rewriter is chosen: ROUGE-1 with human rewrites, or how often the right passage ranks first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 SelectBy = Literal["rouge1", "accuracy"]
 
@@ -59,26 +58,26 @@ class RewriteValidation:
         needed = {"rouge1": ("a rewrite", self._referenced), "accuracy": ("a passage label", labelled)}
         if select_by not in needed:
             raise ConfigError(f"select_by: expected rouge1 or accuracy, got {select_by!r}")
-        what, found = needed[select_by]
-        if prompts and not found:
+        what, measurable = needed[select_by]
+        if prompts and not measurable:
             raise ConfigError(f"select_by={select_by}: no validation question has {what}")
 
     def measure(self, texts: Sequence[str], processes: Processes) -> dict[str, float]:
         """See `ResponseValidation.measure`; `rouge1` and `accuracy` as far as there is something to measure."""
         import torch
 
-        mine = [self._referenced[i] for i in processes.share(len(self._referenced))]
-        references = [self.prompts[i].metadata["references"][0] for i in mine]
-        rouge = sum(rouge1_scores([texts[i] for i in mine], references))
+        share = [self._referenced[i] for i in processes.share(len(self._referenced))]
+        references = [self.prompts[i].metadata["references"][0] for i in share]
+        rouge = sum(rouge1_scores([texts[i] for i in share], references))
         right = 0.0
         for batch in (self._batches[i] for i in processes.share(len(self._batches))):
             assert self.reward is not None
             prompts = [self.prompts[i] for i in batch]
             right += sum(self.reward.score(prompts, prompts, [texts[i] for i in batch]))
         rouge, right = processes.sum_(torch.tensor([rouge, right], dtype=torch.float64)).tolist()
-        found = {}
+        scores = {}
         if self._referenced:
-            found["rouge1"] = rouge / len(self._referenced)
+            scores["rouge1"] = rouge / len(self._referenced)
         if self._batches:
-            found["accuracy"] = right / sum(map(len, self._batches))
-        return {"score": found[self.select_by], **found}
+            scores["accuracy"] = right / sum(map(len, self._batches))
+        return {"score": scores[self.select_by], **scores}

@@ -1,7 +1,6 @@
 """Asks language models for replies that satisfy a schema: a bounded number of times, each time with what was wrong.
 
-What comes back is an outcome for each item; a reply that cannot be read never ends anything by itself. Knows generators
-and schemas. Does not know what is asked.
+What comes back is an outcome for each item; a reply that cannot be read never ends anything by itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fence around data in a prompt: one line of JSON between two lines, in which no character can close the fence.
 
-Templates say that nothing in it is an instruction. Knows no templates.
+Templates say that nothing in it is an instruction.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def fenced_data(prompt: str) -> dict[str, Any]:
     begin, end = prompt.rfind(_OPEN), prompt.rfind(_CLOSE)
     if begin < 0 or end < begin:
         raise DataError("expected a prompt with fenced data")
-    found = json.loads(prompt[begin + len(_OPEN) : end])
-    assert isinstance(found, dict)
-    return found
+    data = json.loads(prompt[begin + len(_OPEN) : end])
+    assert isinstance(data, dict)
+    return data

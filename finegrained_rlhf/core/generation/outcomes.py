@@ -1,7 +1,4 @@
-"""What became of an item that a language model was asked about: read, refused, unreadable, failed; and how many may be.
-
-Knows counts and errors. Does not know prompts, replies or what an item is.
-"""
+"""What became of an item that a language model was asked about, and how many may have no reply."""
 
 from __future__ import annotations
 
@@ -95,11 +92,11 @@ class OutcomeCounts:
             self.counts[outcome] += 1
             self._latest.append(outcome)
 
-    def check(self, asked: str, last: str = "") -> None:
+    def check(self, source: str, last: str = "") -> None:
         """End where too many of the latest items have no reply.
 
         Args:
-            asked: who was asked, for the error.
+            source: who was asked, for the error.
             last: the problem of the latest item without one, for the error.
 
         Raises:
@@ -113,7 +110,7 @@ class OutcomeCounts:
         if without.total() > allowed:
             kinds = ", ".join(f"{count} {outcome}" for outcome, count in sorted(without.items()))
             raise FailureBudgetError(
-                f"{self.name}={share:g}: {asked} gave no reply that can be used to {without.total()} of the latest "
+                f"{self.name}={share:g}: {source} gave no reply that can be used to {without.total()} of the latest "
                 f"{items} items ({kinds}), which is more than that share and chance allow"
                 + (f"; the last one: {last}" if last else "")
             )

@@ -1,6 +1,6 @@
 """Whose words a prompt holds: kept answers are dropped with their owner, and none that comes after that is kept.
 
-Knows no names: an owner is a keyed hash. Does not know users, prompts or where answers are kept.
+An owner is a keyed hash, never a name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a language model is to everything that asks one: a text in, a text out, and what it cost.
-
-Knows texts and token counts. Does not know models, endpoints, prompts or what the texts are for.
-"""
+"""What a language model is to everything that asks one: a text in, a text out, and what it cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a reply must hold, as a JSON schema for endpoints and as a reader of what language models make of it.
 
 A reply is read where it has one reading: a number for a text, another case, a list for one text. It is never guessed
-between two. Knows replies. Does not know prompts, models or endpoints.
+between two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Text generators around others: a script, a meter of calls and tokens, kept answers.
-
-Knows the protocol. Does not know endpoints or models; where answers are kept on disk, `AnswerCache` is given.
-"""
+"""Text generators around others: a script, a meter of calls and tokens, kept answers."""
 
 from __future__ import annotations
 

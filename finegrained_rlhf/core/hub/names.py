@@ -2,7 +2,7 @@
 
 A model is `org/name` or `org/name@revision`; a data set `org/name:split`, `org/name:config:split` or either with
 `@revision` behind the name. What exists on this machine under the same text is always meant first, and what looks like
-a path (`./x`, `/x`, `x`, `a/b/c`) is never a name. Knows texts only: asks no server and no cache.
+a path (`./x`, `/x`, `x`, `a/b/c`) is never a name. Asks no server and no cache.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ def model_name(text: str | Path, revision: str | None = None) -> HubName | None:
     Raises:
         ConfigError: it is a name with a revision, and another one is given beside it.
     """
-    found = _MODEL.fullmatch(str(text))
-    if found is None or not _is_repository(found["name"]):
+    match = _MODEL.fullmatch(str(text))
+    if match is None or not _is_repository(match["name"]):
         return None
-    if revision is not None and found["revision"] is not None and found["revision"] != revision:
-        raise ConfigError(f"{text}: the name says revision {found['revision']}, the key revision says {revision}")
-    return HubName(found["name"], found["revision"] if revision is None else revision)
+    if revision is not None and match["revision"] is not None and match["revision"] != revision:
+        raise ConfigError(f"{text}: the name says revision {match['revision']}, the key revision says {revision}")
+    return HubName(match["name"], match["revision"] if revision is None else revision)
 
 
 def data_set_name(text: str | Path) -> HubName | None:
     """The data set and split that a text names on the Hub; None where it is no such name."""
-    found = _DATA_SET.fullmatch(str(text))
-    if found is None or not _is_repository(found["name"]):
+    match = _DATA_SET.fullmatch(str(text))
+    if match is None or not _is_repository(match["name"]):
         return None
-    return HubName(found["name"], found["revision"], found["config"], found["split"])
+    return HubName(match["name"], match["revision"], match["config"], match["split"])
 
 
 def _is_repository(name: str) -> bool:
@@ -87,8 +87,8 @@ def named_on_hub(config: Mapping[str, Any], key: str, value: str) -> tuple[HubKi
     """
     if Path(value).exists():
         return None
-    if (found := data_set_name(value)) is not None:
-        return "dataset", found
+    if (name := data_set_name(value)) is not None:
+        return "dataset", name
     revision = config.get("revision") if key == "path" else None
-    found = model_name(value, revision if isinstance(revision, str) else None)
-    return None if found is None else ("model", found)
+    hub_name = model_name(value, revision if isinstance(revision, str) else None)
+    return None if hub_name is None else ("model", hub_name)

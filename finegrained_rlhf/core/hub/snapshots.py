@@ -1,7 +1,7 @@
 """Models and data sets of the Hugging Face Hub on this machine: the ordinary cache, filled where there is a connection.
 
-Knows the cache through `huggingface_hub`: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_TOKEN mean what they always do.
-Takes safetensors, JSON, tokenizers and tables; weights in other formats are never fetched. Knows no model, no record.
+HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_TOKEN mean what they always do. Takes safetensors, JSON, tokenizers and
+tables; weights in other formats are never fetched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FILES: dict[HubKind, list[str]] = {
     "dataset": ["*.parquet", "*.json", "*.jsonl", "*.jsonl.gz", "README.md"],
 }
 _OTHER_FORMATS = ["onnx/*", "openvino/*", "original/*", "*.fp16.safetensors"]
-_FOUND: dict[tuple[str, HubKind, HubName], Path] = {}
+_SNAPSHOTS: dict[tuple[str, HubKind, HubName], Path] = {}
 
 
 def snapshot(name: HubName, kind: HubKind = "model") -> Path:
@@ -31,10 +31,10 @@ def snapshot(name: HubName, kind: HubKind = "model") -> Path:
     import huggingface_hub
     from huggingface_hub import constants
 
-    asked = (constants.HF_HUB_CACHE, kind, HubName(name.name, name.revision))
-    if asked not in _FOUND or not _FOUND[asked].is_dir():
+    key = (constants.HF_HUB_CACHE, kind, HubName(name.name, name.revision))
+    if key not in _SNAPSHOTS or not _SNAPSHOTS[key].is_dir():
         try:
-            found = huggingface_hub.snapshot_download(
+            directory = huggingface_hub.snapshot_download(
                 name.name,
                 repo_type=kind,
                 revision=name.revision,
@@ -45,8 +45,8 @@ def snapshot(name: HubName, kind: HubKind = "model") -> Path:
             )
         except (OSError, ValueError) as error:
             raise _explained(name, kind, error) from None
-        _FOUND[asked] = Path(found)
-    return _FOUND[asked]
+        _SNAPSHOTS[key] = Path(directory)
+    return _SNAPSHOTS[key]
 
 
 def place_of_model(path: str | Path, revision: str | None = None) -> Path:

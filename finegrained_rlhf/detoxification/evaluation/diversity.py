@@ -1,4 +1,4 @@
-"""How varied the continuations of a prompt are. Knows words, nothing else."""
+"""How varied the continuations of a prompt are."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def evaluate(job: EvaluateDetox) -> dict[str, float]:
     for scorer in job.scorers.values():
         scorer.setup(processes.device)
     judge = None if job.judge_model is None else JudgeModel(job.judge_model, processes.device)
-    prompts, groups = _given(job, processes) if job.outputs else _drawn(job, processes)
+    prompts, groups = _known_continuations(job, processes) if job.outputs else _drawn(job, processes)
     if job.chosen_by is not None:
         groups = _chosen(job, groups, job.scorers[job.chosen_by])
     measured = processes.gather_objects(_measure(job, prompts, groups, judge, processes))
@@ -54,7 +54,7 @@ def _drawn(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list
     return respond(generator, prompts, processes, Answering(job.decoding(), job.longest, job.batch_size, job.seed))
 
 
-def _given(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list[list[Response]]]:
+def _known_continuations(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list[list[Response]]]:
     assert job.outputs is not None
     prompts = unencoded_prompts(job.data)
     known = dict(zip((p.id for p in prompts), outputs_of(prompts, job.outputs, job.limit), strict=False))
@@ -64,8 +64,8 @@ def _given(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list
         if len(known[prompt.id]) != count:
             problem = f"expected {count} outputs, as of the first prompt, got {len(known[prompt.id])}"
             raise DataError(problem, file=job.outputs, record=prompt.id, field="outputs")
-    mine = [prompts[i] for i in processes.share(len(prompts))]
-    return mine, [[Response(text, -1, False, _blank_before(text)) for text in known[prompt.id]] for prompt in mine]
+    share = [prompts[i] for i in processes.share(len(prompts))]
+    return share, [[Response(text, -1, False, _blank_before(text)) for text in known[prompt.id]] for prompt in share]
 
 
 def _chosen(job: EvaluateDetox, groups: Sequence[Sequence[Response]], scorer: TextScorer) -> list[list[Response]]:
@@ -95,7 +95,7 @@ def _measure(
     measured = iter(
         MeasuredText(
             response.text,
-            {name: found[response.text] for name, found in scores.items()},
+            {name: by_text[response.text] for name, by_text in scores.items()},
             one,
             None if response.tokens < 0 else response.tokens,
             None if response.tokens < 0 else response.finished,
@@ -151,13 +151,13 @@ def _or_worst(score: float | None) -> float:
 
 def _scores(scorer: TextScorer, texts: Sequence[str]) -> dict[str, float | None]:
     """The score of each text, every text asked about once; that of no text is 0, and of one that is refused None."""
-    found: dict[str, float | None] = {text: None if text.strip() else 0.0 for text in texts}
-    scores, reason = known_scores(scorer, [text for text in found if text.strip()])
-    found |= scores
+    by_text: dict[str, float | None] = {text: None if text.strip() else 0.0 for text in texts}
+    scores, reason = known_scores(scorer, [text for text in by_text if text.strip()])
+    by_text |= scores
     if reason is not None:
-        missing = sum(score is None for score in found.values())
+        missing = sum(score is None for score in by_text.values())
         logger.warning("%d texts have no score by %s; one: %s", missing, scorer.identity, reason)
-    return found
+    return by_text
 
 
 def _settings(mixer: LogitsMixer) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.plain_text import TooLong
 

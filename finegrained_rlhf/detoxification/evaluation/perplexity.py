@@ -1,7 +1,4 @@
-"""The perplexity of continuations under a language model that judges them, given their prompts.
-
-Knows policies and their tokenizers. Does not know who wrote the continuations.
-"""
+"""The perplexity of continuations under a language model that judges them, given their prompts."""
 
 from __future__ import annotations
 
@@ -70,19 +67,19 @@ class JudgeModel:
         Raises:
             ModelError: a text is longer than the model has positions.
         """
-        whole = self._ids([x + y for x, y in zip(prompts, continuations, strict=True)])
+        texts = self._ids([x + y for x, y in zip(prompts, continuations, strict=True)])
         begun = self._ids(prompts)
         present = [bool(y.strip()) for y in continuations]
-        alone = [i for i, (row, first) in enumerate(zip(whole, begun, strict=True)) if row[: len(first)] != first]
-        asked = [*whole, *(begun[i] for i in alone)]
-        known = self._token_nlls(asked)
-        of_prompt = dict(zip(alone, known[len(whole) :], strict=True))
-        found: list[JudgedText | None] = []
+        alone = [i for i, (row, first) in enumerate(zip(texts, begun, strict=True)) if row[: len(first)] != first]
+        rows = [*texts, *(begun[i] for i in alone)]
+        known = self._token_nlls(rows)
+        of_prompt = dict(zip(alone, known[len(texts) :], strict=True))
+        judged: list[JudgedText | None] = []
         for i, (row, first) in enumerate(zip(known, begun, strict=False)):
-            tokens = len(whole[i]) - len(first)
-            given = sum(of_prompt[i]) if i in of_prompt else sum(row[: len(first) - 1])
-            found.append(JudgedText(sum(row) - given, tokens) if present[i] and tokens > 0 else None)
-        return found
+            tokens = len(texts[i]) - len(first)
+            of_begin = sum(of_prompt[i]) if i in of_prompt else sum(row[: len(first) - 1])
+            judged.append(JudgedText(sum(row) - of_begin, tokens) if present[i] and tokens > 0 else None)
+        return judged
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         """As the judge reads them, without an end of sequence that its tokenizer may add."""
@@ -94,7 +91,7 @@ class JudgeModel:
     def _token_nlls(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """−log p of every token but the first, given those before it."""
         check_positions(self.policy.model.config, max((len(row) for row in rows), default=0), "judge")
-        found: list[list[float]] = [[] for _ in rows]
+        nlls: list[list[float]] = [[] for _ in rows]
         several = [i for i, row in enumerate(rows) if len(row) > 1]
         overhead = batch_overhead(self.policy.device)
         for group in length_groups([len(rows[i]) for i in several], self.batch_size, overhead):
@@ -105,5 +102,5 @@ class JudgeModel:
             index = torch.arange(len(chosen), device=self.policy.device)
             logprobs = self.policy.logprobs(memory, index, ids, mask).logprobs.double().cpu()
             for i, row in zip(chosen, logprobs, strict=True):
-                found[i] = (-row[: len(rows[i]) - 1]).tolist()
-        return found
+                nlls[i] = (-row[: len(rows[i]) - 1]).tolist()
+        return nlls

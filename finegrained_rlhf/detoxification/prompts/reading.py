@@ -26,13 +26,13 @@ def read_continuation_prompts(path: str | Path) -> list[ContinuationPrompt]:
     rows = read_jsonl(path)
     if not rows:
         raise DataError("no record, expected one a line", file=path)
-    found = []
+    prompts = []
     for number, row in enumerate(rows):
         try:
-            found.append(_parse(row))
+            prompts.append(_parse(row))
         except DataError as error:
             raise error.at(file=path, record=number) from None
-    return found
+    return prompts
 
 
 def _parse(row: Mapping[str, Any]) -> ContinuationPrompt:

@@ -1,7 +1,4 @@
-"""One row of RealToxicityPrompts: the first half of a sentence from the web, and the half that followed.
-
-Knows texts and their published toxicity. Does not know files.
-"""
+"""One row of RealToxicityPrompts: the first half of a sentence from the web, and the half that followed."""
 
 from __future__ import annotations
 

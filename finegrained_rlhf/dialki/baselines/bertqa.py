@@ -1,7 +1,6 @@
 """BERTQA-Token (Devlin et al. 2019; thesis, section 3.3.3): the first and the last token of an answer in each window.
 
-Knows windows, the encoder and its head of two numbers a token; `[CLS]` stands for "not in this window". Does not know
-optimizers, files or texts. All losses are sums over dialogues.
+`[CLS]` stands for "not in this window". All losses are sums over dialogues.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class BertQaModel(KnowledgeModel):
             group_size: most windows that go through the encoder together.
         """
         windows = [(item.example, w) for item in chosen for w in item.windows]
-        found = []
+        scores = []
         lengths = [example.length(w) for example, w in windows]
         for rows in length_groups(lengths, group_size, batch_overhead(self.device)):
             group, choices = self._group([windows[r] for r in rows], rows)
@@ -142,10 +141,10 @@ class BertQaModel(KnowledgeModel):
                 begin, end = self.heads(hidden.float()).unbind(-1)
             here = choices.clone()
             here[:, 0] = True
-            found.append(
+            scores.append(
                 TokenScores(group.rows, begin.masked_fill(~here, MASKED), end.masked_fill(~here, MASKED), choices)
             )
-        return found
+        return scores
 
     def _group(self, windows: Sequence[tuple[WindowedExample, int]], rows: list[int]) -> tuple[InputGroup, Tensor]:
         ids, mask = pad_rows([example.input_ids(w).tolist() for example, w in windows], self.pad_id)
@@ -175,12 +174,12 @@ def window_loss(scores: Sequence[TokenScores], chosen: Sequence[ChosenWindows]) 
     shares = torch.tensor([1 / len(item.windows) for item in chosen for _ in item.windows], device=device)
     total = scores[0].begin.new_zeros(4)
     for part in scores:
-        mine, share = labels[part.rows], shares[part.rows]
+        targets, share = labels[part.rows], shares[part.rows]
         losses = [
-            (F.cross_entropy(logits, mine[:, i], reduction="none") * share).sum()
+            (F.cross_entropy(logits, targets[:, i], reduction="none") * share).sum()
             for i, logits in enumerate((part.begin, part.end))
         ]
-        right = (part.begin.argmax(1) == mine[:, 0]) & (part.end.argmax(1) == mine[:, 1])
+        right = (part.begin.argmax(1) == targets[:, 0]) & (part.end.argmax(1) == targets[:, 1])
         total = total + torch.stack([*losses, right.sum().float(), right.new_tensor(len(right), dtype=torch.float32)])
     return total
 

@@ -1,4 +1,4 @@
-"""What a BERTQA is: DIALKI's record, and how it cuts a document and chooses an answer. Knows numbers only."""
+"""What a BERTQA is: DIALKI's record, and how it cuts a document and chooses an answer."""
 
 from __future__ import annotations
 

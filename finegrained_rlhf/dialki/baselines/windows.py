@@ -1,7 +1,7 @@
 """Documents as overlapping windows of tokens, each behind the dialogue: the inputs of BERTQA.
 
-Knows tokenizers, through the encoder of DIALKI's inputs, and the layout `[CLS] turns [SEP] window [SEP]`. Does not know
-models or losses. The document is one string: titles and spans of all passages in order, without marks between them.
+The layout is `[CLS] turns [SEP] window [SEP]`. The document is one string: titles and spans of all passages in order,
+without marks between them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class DocumentTokens:
     def tokens_of(self, knowledge: Knowledge) -> tuple[int, int] | None:
         """The first and the last token of a run of spans; None where it has none."""
         inside = (self.passages == knowledge.passage) & (self.spans >= knowledge.begin) & (self.spans <= knowledge.end)
-        found = np.flatnonzero(inside)
-        return (int(found[0]), int(found[-1])) if len(found) else None
+        tokens = np.flatnonzero(inside)
+        return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""What is measured of an answered dialogue: its scores against the gold, and how near each turn is to the whole input.
-
-Knows finders and scores. Does not know files or how plots are drawn.
-"""
+"""What is measured of an answered dialogue: its scores against the gold, and the gates of its turns."""
 
 from __future__ import annotations
 
@@ -74,23 +71,23 @@ def answered(finder: Finder[Any], items: Sequence[Any], turns: int = 4) -> list[
     """
     if isinstance(finder, KnowledgeFinder) and finder.has_gates:
         limit = finder.model.config.search.max_passages
-        found, vectors, batch = finder.read([passages_to_search(item, limit) for item in items])
-        gates = _gates(items, found, vectors, batch, turns)
+        answers, vectors, batch = finder.read([passages_to_search(item, limit) for item in items])
+        gates = _gates(items, answers, vectors, batch, turns)
     else:
-        found, gates = finder.answer(items), [()] * len(items)
+        answers, gates = finder.answer(items), [()] * len(items)
     return [
         Answered(one, score_answer(item.record, one.knowledge.passage, one.text), its)
-        for item, one, its in zip(items, found, gates, strict=True)
+        for item, one, its in zip(items, answers, gates, strict=True)
     ]
 
 
 def _gates(
-    items: Sequence[EncodedExample], found: Sequence[Found], vectors: Vectors, batch: DialkiBatch, turns: int
+    items: Sequence[EncodedExample], answers: Sequence[Found], vectors: Vectors, batch: DialkiBatch, turns: int
 ) -> list[tuple[Gate, ...]]:
     """The gates of each dialogue's latest turns."""
     values, owners = gate_similarity(vectors).cpu(), batch.owners.cpu()
     gates = []
-    for n, (item, one) in enumerate(zip(items, found, strict=True)):
+    for n, (item, one) in enumerate(zip(items, answers, strict=True)):
         rows = values[owners == n]  # passages in the order in which they were searched
         of_answer, mean = rows[one.searched.index(one.knowledge.passage)].tolist(), rows.mean(dim=0).tolist()
         kept = range(min(turns, len(item.roles)))

@@ -1,7 +1,6 @@
 """Wrong answers for people to read: a seeded sample with dialogue, answer, gold, scores and the class of the error.
 
 The thesis analyses 50 answers with EM = 0 (section 3.3.5); what a mistake is beyond its class is for a reader to say.
-Knows answered dialogues. Does not know models.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ def knowledge_error(example: DialogueExample, answer: Answered) -> KnowledgeErro
     """What is wrong with an answer; None where it matches a reference exactly."""
     if answer.score.exact:
         return None
-    found = answer.found.knowledge
-    gold = [known for known in example.gold if known.passage == found.passage]
+    chosen = answer.found.knowledge
+    gold = [known for known in example.gold if known.passage == chosen.passage]
     if not gold:
         return "wrong_passage"
-    touched = any(known.begin <= found.end and found.begin <= known.end for known in gold)
+    touched = any(known.begin <= chosen.end and chosen.begin <= known.end for known in gold)
     return "overlapping" if touched else "wrong_span"
 
 
@@ -112,10 +111,10 @@ def _entry(row: dict[str, Any]) -> str:
         f"F1 {row['f1']:.3f}; probability of the passage {row['probability']:.3f}, of the first span "
         f"{row['begin_probability']:.3f}, of the last {row['end_probability']:.3f}; score {row['score']:.3f}"
     )
-    found = f"**found** in {_place(row)}: {_plain(row['text'])}"
+    answer = f"**found** in {_place(row)}: {_plain(row['text'])}"
     gold = [f"**gold** in {_place(known)}: {_plain(known['text'])}" for known in row["gold"]]
     gold += [f"**compared with**: {_plain(text)}" for text in row.get("references", ())]
-    return "\n\n".join([f"## {_plain(row['id'])}: {row['error']}", "\n".join(lines), found, *gold, scores])
+    return "\n\n".join([f"## {_plain(row['id'])}: {row['error']}", "\n".join(lines), answer, *gold, scores])
 
 
 def _place(known: dict[str, Any]) -> str:

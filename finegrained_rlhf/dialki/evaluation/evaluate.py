@@ -1,7 +1,4 @@
-"""Measuring a trained DIALKI or baseline on dialogues with gold.
-
-Knows finders, readers, scores and what is written of them. Does not know training or how plots are drawn.
-"""
+"""Measuring a trained DIALKI or baseline on dialogues with gold."""
 
 from __future__ import annotations
 
@@ -59,11 +56,11 @@ def evaluate(job: EvaluateDialki) -> None:
 def _answers(job: EvaluateDialki, finder: Finder[Any], items: Sequence[Any]) -> list[Answered]:
     """The answers to all dialogues, in order, in every process."""
     processes = finder.processes
-    mine = [items[i] for i in processes.share(len(items))]
+    share = [items[i] for i in processes.share(len(items))]
     answers: list[Answered] = []
-    with progress_bar("evaluating", len(mine), "dialogue", processes.is_main) as bar:
-        for start in range(0, len(mine), job.batch_size):
-            answers += answered(finder, mine[start : start + job.batch_size], job.turns)
+    with progress_bar("evaluating", len(share), "dialogue", processes.is_main) as bar:
+        for start in range(0, len(share), job.batch_size):
+            answers += answered(finder, share[start : start + job.batch_size], job.turns)
             bar.update(len(answers) - bar.n)
     return processes.gather_objects(answers)
 
@@ -86,13 +83,13 @@ def _measured(job: EvaluateDialki, items: Sequence[Any], answers: Sequence[Answe
 
 def _more(job: EvaluateDialki, items: Sequence[Any], answers: Sequence[Answered]) -> dict[str, Any]:
     """Write the files that were asked for; what `evaluation.json` says of them."""
-    records, said = [item.record for item in items], dict[str, Any]()
+    records, results = [item.record for item in items], dict[str, Any]()
     if job.shared_task is not None:  # scored as it lies on the disk
         write_json(job.shared_task, [shared_task_row(one.found) for one in answers])
-        said["shared_task"] = score_shared_task(read_shared_task(job.shared_task), records)
+        results["shared_task"] = score_shared_task(read_shared_task(job.shared_task), records)
     if job.errors is not None:
-        said["errors"] = write_errors(job.errors, records, answers, job.error_sample, job.error_seed)
-    return said
+        results["errors"] = write_errors(job.errors, records, answers, job.error_sample, job.error_seed)
+    return results
 
 
 def _write(job: EvaluateDialki, items: Sequence[Any], answers: Sequence[Answered], result: Mapping[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""Answering files of dialogues, or one dialogue from the command line: the job behind `finegrained identify-knowledge`.
-
-Knows finders, readers and the lines that are written. Does not know models.
-"""
+"""Answering files of dialogues, or one from the command line: the job behind `finegrained identify-knowledge`."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
 if TYPE_CHECKING:
@@ -134,6 +131,7 @@ class IdentifyKnowledge(Settings):
             DataError: no readable dialogue; nothing is written then.
         """
         from finegrained_rlhf.dialki.training.systems import load_finder
+        from finegrained_rlhf.runtime.processes import Processes
 
         processes = Processes(self.processes)
         if processes.count > 1:

@@ -15,7 +15,7 @@ from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges
 from finegrained_rlhf.dialki.model.search import ScoreBy
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 @dataclass(frozen=True)

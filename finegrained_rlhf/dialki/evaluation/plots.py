@@ -1,6 +1,6 @@
 """The thesis's figures of DIALKI: gate similarity of the latest turns (3.3), scores by length (3.4).
 
-Knows the rows that an evaluation writes. Does not know models. The one module here that draws.
+The one module here that draws.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def draw_lengths(
     pyplot = load_pyplot()
     figure, axes = row_of_axes(pyplot, len(_PANELS))
     for axis, (kind, (title, label)) in zip(axes, _PANELS.items(), strict=True):
-        found = [groups.get(f"{kind}/{size}") for size in _SIZES]
+        by_size = [groups.get(f"{kind}/{size}") for size in _SIZES]
         for number, (name, (score, colour)) in enumerate(_SCORES.items()):
-            there = [(i + 0.4 * (number - 0.5), group[name]) for i, group in enumerate(found) if group is not None]
+            there = [(i + 0.4 * (number - 0.5), group[name]) for i, group in enumerate(by_size) if group is not None]
             axis.bar([place for place, _ in there], [value for _, value in there], 0.38, color=colour, label=score)
             for place, value in there:
                 _note(axis, f"{value:.2f}", place, value, 3)
-        counts = [0 if group is None else int(group["examples"]) for group in found]
+        counts = [0 if group is None else int(group["examples"]) for group in by_size]
         names = zip(_SIZES, _ranges(edges[kind]), counts, strict=True)
         axis.set_xticks(range(len(_SIZES)), [f"{size}\n{span}\nn = {count:,}" for size, span, count in names])
         axis.set_xlim(-0.6, len(_SIZES) - 0.4)

@@ -1,8 +1,7 @@
 """The prediction file of the DialDoc shared task (2021, subtask 1: the span of a Doc2Dial document), and its scores.
 
 The task's script gives SQuAD v2's metric one row `{"id", "prediction_text", "no_answer_probability"}` a user turn, with
-the one reference text of the agent turn behind it (`readers.doc2dial.reference_text`). Knows the file and the words.
-Does not know models.
+the one reference text of the agent turn behind it (`readers.doc2dial.reference_text`).
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ def require_shared_task(path: str | None, format: Format) -> None:
         raise ConfigError(f"shared_task belongs to format 'doc2dial', the format is {format!r}")
 
 
-def shared_task_row(found: Found) -> dict[str, Any]:
+def shared_task_row(answer: Found) -> dict[str, Any]:
     """One row of the file. An answer is always given, so `no_answer_probability` is 0."""
-    return {"id": found.id, "prediction_text": found.text, "no_answer_probability": 0.0}
+    return {"id": answer.id, "prediction_text": answer.text, "no_answer_probability": 0.0}
 
 
 def read_shared_task(path: str | Path) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """How much of their documents answers were looked for in: the rest was left out, and nothing was said of it.
 
 Two limits leave text out: `search.max_passages` whole passages, `inputs.max_length` the spans at the end of a passage.
-Knows counts. Does not know models.
 """
 
 from __future__ import annotations

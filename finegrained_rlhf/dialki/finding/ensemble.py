@@ -1,7 +1,4 @@
-"""An ensemble of DIALKIs (thesis, footnote 7): the mean of the distributions of several trained models.
-
-Knows trained models, their inputs and logits. Does not know gold labels, metrics or files.
-"""
+"""An ensemble of DIALKIs (thesis, footnote 7): the mean of the distributions of several trained models."""
 
 from __future__ import annotations
 
@@ -84,12 +81,12 @@ def _log_mean(logits: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 def _require_alike(first: DialkiModel, other: DialkiModel, number: int) -> None:
     """Raise ConfigError where two models of an ensemble do not make the same inputs of a dialogue."""
-    for what, ours, theirs in (
+    for what, firsts, others in (
         ("dialki.inputs", first.config.inputs, other.config.inputs),
         ("dialki.units", first.config.units, other.config.units),
     ):
-        if ours != theirs:
-            raise ConfigError(f"ensemble: model {number} has other {what} than the first: {theirs} and {ours}")
+        if firsts != others:
+            raise ConfigError(f"ensemble: model {number} has other {what} than the first: {others} and {firsts}")
     if _reading(first.tokenizer) != _reading(other.tokenizer):
         raise ConfigError(f"ensemble: model {number} has another tokenizer than the first, expected the same one")
 

@@ -1,7 +1,4 @@
-"""Finding the knowledge that the next answer rests on: dialogues and passages in, passage, spans and scores out.
-
-Knows a trained model and its records. Does not know gold labels or metrics.
-"""
+"""Finding the knowledge that the next answer rests on: dialogues and passages in, passage, spans and scores out."""
 
 from __future__ import annotations
 
@@ -138,7 +135,7 @@ class Finder(ABC, Generic[M]):
         Raises:
             DataError: a dialogue has no span that fits into the model's input.
         """
-        return [found for batch in self.stream(examples) for found in batch]
+        return [answer for batch in self.stream(examples) for answer in batch]
 
     def stream(self, examples: Sequence[DialogueExample]) -> Iterator[list[Found]]:
         """The same, batch by batch."""
@@ -204,7 +201,7 @@ class KnowledgeFinder(Finder[DialkiModel]):
         joint = config.score_by == "joint"
         if joint:
             logs = of_passages.log_softmax(dim=1)
-            best, found = best_jointly(logs, scores.begin, scores.end, scores.span_mask, config.max_spans)
+            best, spans = best_jointly(logs, scores.begin, scores.end, scores.span_mask, config.max_spans)
         else:
             best = passages.argmax(dim=1)
         rows = torch.arange(len(best), device=best.device)
@@ -213,11 +210,11 @@ class KnowledgeFinder(Finder[DialkiModel]):
         begin, end = (part.softmax(dim=1) for part in logits)
         if not joint:
             parts = (begin, end) if config.score_by == "probabilities" else (logits[0], logits[1])
-            found = best_spans(*parts, mask, config.max_spans)
-        if not bool(torch.isfinite(passages).all() & torch.isfinite(found.score).all()):
+            spans = best_spans(*parts, mask, config.max_spans)
+        if not bool(torch.isfinite(passages).all() & torch.isfinite(spans.score).all()):
             raise ModelError("the model's scores are not finite; its weights are damaged or its precision is too low")
-        ends = begin[rows, found.begin], end[rows, found.end]
-        return self._records(chosen, of_passages, passages, best, found, *ends)
+        ends = begin[rows, spans.begin], end[rows, spans.end]
+        return self._records(chosen, of_passages, passages, best, spans, *ends)
 
     def _records(
         self,
@@ -225,11 +222,11 @@ class KnowledgeFinder(Finder[DialkiModel]):
         logits: torch.Tensor,
         passages: torch.Tensor,
         best: torch.Tensor,
-        found: BestSpans,
+        spans: BestSpans,
         begin: torch.Tensor,
         end: torch.Tensor,
     ) -> list[Found]:
-        columns = (logits, passages, best, found.begin, found.end, found.score, begin, end)
+        columns = (logits, passages, best, spans.begin, spans.end, spans.score, begin, end)
         search, threshold = self.model.config.search, self.model.config.threshold
         answers = []
         for item, (of_passages, row, place, first, last, score, of_first, of_last) in zip(

@@ -1,7 +1,4 @@
-"""How well knowledge was identified: exact match, F1 and passage accuracy, over all dialogues and by group.
-
-Knows records and the words of an answer. Does not know models or how the answer was found.
-"""
+"""How well knowledge was identified: exact match, F1 and passage accuracy, over all dialogues and by group."""
 
 from __future__ import annotations
 

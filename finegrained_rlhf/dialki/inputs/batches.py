@@ -1,6 +1,6 @@
 """Which passages of a dialogue go through the model together, and the padded tensors of several dialogues.
 
-Knows encoded examples. Does not know models or losses. What is drawn follows from (seed, step, example) alone.
+What is drawn follows from (seed, step, example) alone.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def passages_to_train(
 
 def passages_to_search(example: EncodedExample, limit: int) -> Chosen:
     """The first `limit` passages that have a candidate; of a divided record, all parts of these."""
-    found = [i for i, spans in enumerate(example.candidates) if spans]
-    first = set(list(dict.fromkeys(example.owner(i) for i in found))[:limit])
-    return Chosen(example, tuple(i for i in found if example.owner(i) in first))
+    reachable = [i for i, spans in enumerate(example.candidates) if spans]
+    first = set(list(dict.fromkeys(example.owner(i) for i in reachable))[:limit])
+    return Chosen(example, tuple(i for i in reachable if example.owner(i) in first))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """From a dialogue and its passages to token ids with turns and spans in known places.
 
-Knows tokenizers and the layout `[CLS] turns [SEP] title [SEP] [CLS] span [CLS] span … [SEP]`, turns newest first, each
-behind its role token (thesis, section 3.2.1). Does not know models, losses or batches. The turns of a dialogue are
-tokenised once and shared by its passages; a passage is tokenised once for all dialogues that it occurs in.
+The layout is `[CLS] turns [SEP] title [SEP] [CLS] span [CLS] span … [SEP]`, turns newest first, each behind its role
+token (thesis, section 3.2.1). The turns of a dialogue are tokenised once and shared by its passages; a passage is
+tokenised once for all dialogues that it occurs in.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class InputEncoder:
         for cache in (self._turns, self._passages):
             if len(cache) > _CACHED:
                 cache.clear()
-        turns = dict.fromkeys(self._said(turn) for example in examples for turn in example.turns)
+        turns = dict.fromkeys(self._text_of_turn(turn) for example in examples for turn in example.turns)
         new_turns = [text for text in turns if text not in self._turns]
         passages = dict.fromkeys((p.title, p.spans) for example in examples for p in example.passages)
         new_passages = [key for key in passages if key not in self._passages]
@@ -210,7 +210,7 @@ class InputEncoder:
         for (title, spans), ids in zip(new_passages, titles, strict=True):
             self._passages[title, spans] = self._marked(ids, [next(rows) for _ in spans])
 
-    def _said(self, turn: Turn) -> str:
+    def _text_of_turn(self, turn: Turn) -> str:
         return f"{self.config.role_suffix} {turn.text}"
 
     def passage(self, passage: Passage) -> PassageTokens:
@@ -234,7 +234,7 @@ class InputEncoder:
         for turn in turns:
             if total < self.config.max_context:
                 starts.append(1 + total)
-            pieces += [np.array([self._role_ids[turn.role]], dtype=np.int32), self._turns[self._said(turn)]]
+            pieces += [np.array([self._role_ids[turn.role]], dtype=np.int32), self._turns[self._text_of_turn(turn)]]
             total += len(pieces[-1]) + 1
         history = np.concatenate(pieces)[: self.config.max_context]
         ends = np.array([self.cls_id], dtype=np.int32), np.array([self.sep_id], dtype=np.int32)

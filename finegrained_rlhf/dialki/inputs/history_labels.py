@@ -1,6 +1,6 @@
 """Whose knowledge labels the history loss may use: of all turns, of fewer (thesis, 3.3.5), or of controls.
 
-Knows records. Does not know tokens, batches or losses. The target of an example, its `gold`, is never touched.
+The target of an example, its `gold`, is never touched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A passage in tokens, before a dialogue is put before it.
-
-Knows token ids and positions. Does not know tokenizers or dialogues.
-"""
+"""A passage in tokens, before a dialogue is put before it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Token ids of what people wrote: nothing in a text is a special token, whatever it spells.
 
-Knows tokenizers, and the marks between the levels of a title. Does not know dialogues or the layout of inputs. With the
-tokenizer alone, `[SEP]` in a user's turn would end the dialogue there, and `<agent>` would begin a turn.
+With the tokenizer alone, `[SEP]` in a user's turn would end the dialogue there, and `<agent>` would begin a turn.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ class TextReader:
 
     def title_offsets(self, title: str) -> Offsets:
         """The same for a title."""
-        found: Offsets = []
+        offsets: Offsets = []
         for text, start in self._pieces(title):
             inside = [(0, len(text))] if text in self._levels else self.text_offsets(text)
-            found += [(start + a, start + b) for a, b in inside]
-        return found
+            offsets += [(start + a, start + b) for a, b in inside]
+        return offsets
 
     def _pieces(self, title: str) -> Iterator[tuple[str, int]]:
         """The marks of a title and the texts between them, with the character that each begins at."""

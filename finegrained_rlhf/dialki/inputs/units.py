@@ -1,8 +1,7 @@
 """What a document is divided into before it is read: its passages with or without spans, their sentences, or all of it.
 
-Knows records. Does not know tokens or models. The passages of a divided record are sentences (Multi-Sentence), or the
-passages themselves as one span each; `Whole` leads back to the passages of the record that it was made of, and `Joined`
-where they became one passage (BERTQA-Span).
+The passages of a divided record are sentences (Multi-Sentence), or the passages themselves as one span each; `Whole`
+leads back to the passages of the record that it was made of, and `Joined` where they became one passage (BERTQA-Span).
 """
 
 from __future__ import annotations

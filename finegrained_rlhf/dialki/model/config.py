@@ -1,4 +1,4 @@
-"""What a DIALKI is beside its weights, and what is minimised to train it. Knows numbers only."""
+"""What a DIALKI is beside its weights, and what is minimised to train it."""
 
 from __future__ import annotations
 

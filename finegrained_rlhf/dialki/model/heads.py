@@ -1,6 +1,6 @@
 """What stands on the encoder: knowledge contextualization, passage and span heads, history heads (thesis, 3.2.1).
 
-Knows vectors of whole inputs (z), turns (u) and spans (s). Does not know tokens, encoders or losses.
+Vectors are of whole inputs (z), turns (u) and spans (s).
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ class DialkiHeads(nn.Module):
         """z, and beside it what the one span of each passage saw of the turns."""
         if self.contextualize is None:
             return vectors.whole
-        seen = self._contextual_spans(vectors, batch)[:, 0, vectors.whole.shape[-1] :]
-        return torch.cat([vectors.whole, seen], dim=-1)
+        contextual = self._contextual_spans(vectors, batch)[:, 0, vectors.whole.shape[-1] :]
+        return torch.cat([vectors.whole, contextual], dim=-1)
 
     def history_scores(self, vectors: Vectors, batch: DialkiBatch, masked: bool = True) -> HistoryScores:
         """Logits of what each turn rests on: (W u_i)·s_j for spans, Linear(ReLU(W u_i)) for passages."""

@@ -1,7 +1,7 @@
 """DIALKI's losses as functions of logits and labels (thesis, sections 3.2.2 and 3.2.3).
 
-Knows logits whose padding is masked. Does not know the model. Every loss is a sum over the dialogues of a batch, so
-that micro-batches and processes add up to the loss of the whole batch.
+Logits have their padding masked. Every loss is a sum over the dialogues of a batch, so that micro-batches and processes
+add up to the loss of the whole batch.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def marginal_loss(scores: NextScores, targets: Targets) -> Tensor:
         so_far = so_far * of_spans.shape[-1] + place  # passage, begin and end as one number
         logs = logs + of_spans.log_softmax(dim=-1)[rows, passage, place]
         parts.append(_log_sum(logs, known & _first(so_far, known)))
-    whole = torch.stack(parts)
-    return -torch.cat([whole[:1], whole.diff(dim=0)]).sum(dim=1)
+    log_sums = torch.stack(parts)
+    return -torch.cat([log_sums[:1], log_sums.diff(dim=0)]).sum(dim=1)
 
 
 def binary_loss(scores: NextScores, targets: Targets) -> Tensor:

@@ -1,7 +1,7 @@
 """DIALKI: an encoder that reads each passage with the dialogue, and heads that point at knowledge.
 
-Knows Hugging Face directories and the record `dialki.json` beside the weights. Does not know how records become tokens,
-losses or training. Any encoder that `AutoModel` opens and that takes `inputs_embeds` works.
+The record `dialki.json` lies beside the weights. Any encoder that `AutoModel` opens and that takes `inputs_embeds`
+works.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """L = L_next + α L_hist + β L_adv for some dialogues, with its parts (thesis, equation 3.4).
 
-Knows the model, the losses and their weights. Does not know steps, optimizers or processes. All values are sums over
-dialogues, so that micro-batches and processes add up.
+All values are sums over dialogues, so that micro-batches and processes add up.
 """
 
 from __future__ import annotations
@@ -91,6 +90,8 @@ def objective(
 def _counts(scores: NextScores, labels: Targets) -> Tensor:
     """Dialogues, those whose passage (of several gold ones any) was found, and labelled turns."""
     right = torch.cat([labels.passage[:, None], labels.entries[..., 0]], dim=1)
-    found = (right == scores.passage.argmax(dim=1)[:, None]).any(dim=1)
+    correct = (right == scores.passage.argmax(dim=1)[:, None]).any(dim=1)
     turns = labels.history_passage != NO_LABEL
-    return torch.stack([found.new_tensor(len(found), dtype=torch.float32), found.sum().float(), turns.sum().float()])
+    return torch.stack(
+        [correct.new_tensor(len(correct), dtype=torch.float32), correct.sum().float(), turns.sum().float()]
+    )

@@ -1,8 +1,7 @@
 """Posterior regularization: predictions may not move when the word embeddings do (thesis, section 3.2.3).
 
-Knows the model and the divergence of two predictions. Does not know labels. The noise of a passage follows from the
-seed, the step and the passage alone, not from the batch that it is in; dropout draws the same masks for clean and noisy
-inputs, so that noise is all they differ by.
+The noise of a passage follows from the seed, the step and the passage alone, not from the batch that it is in; dropout
+draws the same masks for clean and noisy inputs, so that noise is all they differ by.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How an answer is chosen from scores of passages and spans, the passages above γ, and γ tuned on answers.
-
-Knows numbers. Does not know models or texts; the runs of spans are `spans`'s.
-"""
+"""How an answer is chosen from scores of passages and spans, the passages above γ, and γ tuned on answers."""
 
 from __future__ import annotations
 
@@ -95,16 +92,16 @@ def tune_threshold(
         return None
     import torch
 
-    seen = torch.tensor([p for row in scores for p in row], dtype=torch.float64)
-    steps = torch.linspace(0, 1, min(candidates, len(seen)), dtype=torch.float64)
+    probabilities = torch.tensor([p for row in scores for p in row], dtype=torch.float64)
+    steps = torch.linspace(0, 1, min(candidates, len(probabilities)), dtype=torch.float64)
     highest = set() if select_by == "logits" else {1.0 - 2.0**-20}
-    tried = sorted({*torch.quantile(seen[: 1 << 24], steps).tolist(), *highest})
+    tried = sorted({*torch.quantile(probabilities[: 1 << 24], steps).tolist(), *highest})
 
     def f1(value: float) -> float:
         total = 0.0
         for row, right in zip(scores, gold, strict=True):
-            found = passages_above(row, value, most, range(len(row)))
-            total += 2 * len(right.intersection(found)) / (len(right) + len(found))
+            predicted = passages_above(row, value, most, range(len(row)))
+            total += 2 * len(right.intersection(predicted)) / (len(right) + len(predicted))
         return total / len(gold)
 
     best = max((f1(value), value) for value in tried)

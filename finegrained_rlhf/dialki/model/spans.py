@@ -1,7 +1,4 @@
-"""From logits of spans to runs of spans: the best of a passage, the best of all passages, the n best.
-
-Knows logits and masks. Does not know models or texts.
-"""
+"""From logits of spans to runs of spans: the best of a passage, the best of all passages, the n best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every reader of dialogues gives back. Knows no format."""
+"""What every reader of dialogues gives back."""
 
 from __future__ import annotations
 

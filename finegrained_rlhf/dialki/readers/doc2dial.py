@@ -1,8 +1,8 @@
 """Doc2Dial v1.0.1: dialogues grounded in the spans of one document each.
 
-Knows `doc2dial_dial_*.json` and `doc2dial_doc.json`. A passage is the spans of one section title, in document order; a
-span is a span as published. A turn is to be answered when it is the user's and the next one is the agent's (the rule
-of the shared task). Does not know tokens.
+Reads `doc2dial_dial_*.json` and `doc2dial_doc.json`. A passage is the spans of one section title, in document order; a
+span is a span as published. A turn is to be answered when it is the user's and the next one is the agent's (the rule of
+the shared task).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read_doc2dial(
     path = Path(path)
     documents = Path(documents) if documents is not None else path.parent / DOCUMENTS
     raw = _by_domain(documents, "doc_data")
-    seen = None if seen_in is None else {(domain, name) for domain, name, _ in _by_domain(Path(seen_in), "dial_data")}
+    known = None if seen_in is None else {(domain, name) for domain, name, _ in _by_domain(Path(seen_in), "dial_data")}
     sources = {(domain, name): value for domain, name, value in raw}
     examples: list[DialogueExample] = []
     skipped: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def read_doc2dial(
         if (domain, name) not in sources:
             raise DataError(f"the document is not in {documents}", file=path, record=name, field=f"dial_data.{domain}")
         document = read_document(sources[domain, name], name, documents, notes)
-        unseen = None if seen is None else (domain, name) not in seen
+        unseen = None if known is None else (domain, name) not in known
         for dialogue in _dialogues(value, domain, name, path):
             dialogues += 1
             try:
@@ -246,7 +246,7 @@ def _knowledge(
     references: list[Any], document: Doc2DialDocument, field: str, notes: Counter[str]
 ) -> tuple[Knowledge, ...]:
     """One entry a section that is referred to, from its first to its last span; the most referred section first."""
-    found: dict[int, list[int]] = {}
+    by_passage: dict[int, list[int]] = {}
     for i, item in enumerate(references):
         span = str(get_field(as_object(item, f"{field}[{i}]"), "sp_id", f"{field}[{i}]."))
         if span in document.blank:
@@ -254,8 +254,8 @@ def _knowledge(
             continue
         require(span in document.places, f"span {span!r} does not exist in the document", f"{field}[{i}].sp_id")
         passage, place = document.places[span]
-        found.setdefault(passage, []).append(place)
-    ranked = sorted(found.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+        by_passage.setdefault(passage, []).append(place)
+    ranked = sorted(by_passage.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     return tuple(Knowledge(passage, min(places), max(places)) for passage, places in ranked)
 
 

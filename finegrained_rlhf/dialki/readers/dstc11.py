@@ -1,8 +1,8 @@
 """DSTC11 track 5: dialogues about hotels and restaurants whose answers rest on reviews and FAQs.
 
-Knows `logs.json`, `labels.json` and `knowledge.json` of one directory. A review is a passage and a sentence of it a
+Reads `logs.json`, `labels.json` and `knowledge.json` of one directory. A review is a passage and a sentence of it a
 span; an FAQ is a passage of one span, question and answer. The candidates are all reviews and FAQs of the entities that
-the turn's labels name: which entity a turn is about is another subtask and is taken as known. Does not know tokens.
+the turn's labels name: which entity a turn is about is another subtask and is taken as known.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class _Knowledge:
         """An entity's passages, and where (passage, span) each label `(doc_type, doc_id[, sent_id])` stands."""
         if entity not in self._cut:
             domain, number = entity
-            found = as_object(self._domains.get(domain, {}), domain).get(number)
-            require(found is not None, f"entity {number} of {domain!r} is not in {self.path}", "knowledge")
+            entry = as_object(self._domains.get(domain, {}), domain).get(number)
+            require(entry is not None, f"entity {number} of {domain!r} is not in {self.path}", "knowledge")
             try:
-                self._cut[entity] = _cut(as_object(found, "(entity)"), entity)
+                self._cut[entity] = _cut(as_object(entry, "(entity)"), entity)
             except DataError as error:
                 raise error.at(file=self.path, record=f"{domain} {number}") from None
         return self._cut[entity]
@@ -148,9 +148,9 @@ def _example(number: int, turns: tuple[Turn, ...], label: Mapping[str, Any], kno
     places: dict[tuple[_Entity, tuple[str, ...]], tuple[int, int]] = {}
     entities = sorted({entity for entity, _ in named})  # an order that says nothing of the labels
     for entity in entities:
-        found, where = knowledge.passages(entity)
+        of_entity, where = knowledge.passages(entity)
         places.update({(entity, key): (len(passages) + p, span) for key, (p, span) in where.items()})
-        passages.extend(found)
+        passages.extend(of_entity)
     gold: list[Knowledge] = []
     for i, (entity, key) in enumerate(named):
         if (entity, key) not in places:

@@ -1,7 +1,6 @@
 """The project's own dialogue files: JSON lines, one dialogue with its passages a line.
 
-Knows the format that `docs/data_formats.md` describes, reading and writing it. Passages come cut into spans or as plain
-text, which is cut into sentences. Does not know tokens.
+`docs/data_formats.md` describes the format. Passages come cut into spans or as plain text, which is cut into sentences.
 """
 
 from __future__ import annotations
@@ -149,12 +148,12 @@ def _turns(value: Any, passages: Sequence[Passage]) -> tuple[tuple[Turn, ...], l
     for i, item in enumerate(as_list(value, "turns")):
         field = f"turns[{i}]"
         item = as_object(item, field)
-        found = _several(item.get("knowledge"), passages, f"{field}.knowledge")
+        known = _several(item.get("knowledge"), passages, f"{field}.knowledge")
         text = require_text(get_field(item, "text", f"{field}."), f"{field}.text")
         role = get_field(item, "role", f"{field}.")
         check_role(role, f"{field}.role")
-        turns.append(Turn(role, text, found[0] if found else None))
-        knowledge.append(found)
+        turns.append(Turn(role, text, known[0] if known else None))
+        knowledge.append(known)
     require(any(turn.role == "user" for turn in turns), "the dialogue has no user turn", "turns")
     return tuple(turns), knowledge
 
@@ -206,11 +205,11 @@ def spans_of_text(passage: Passage, text: str, field: str) -> tuple[int, int]:
         DataError: the passage does not hold the text.
     """
     wanted = " ".join(text.split())
-    whole, ends = "", []
+    joined, ends = "", []
     for span in passage.spans:
-        whole = f"{whole} {' '.join(span.split())}".strip()
-        ends.append(len(whole))
-    start = whole.find(wanted)
+        joined = f"{joined} {' '.join(span.split())}".strip()
+        ends.append(len(joined))
+    start = joined.find(wanted)
     require(start >= 0, f"the text does not exist in passage {passage.id!r}: {wanted[:60]!r}", field)
     begin = next(i for i, end in enumerate(ends) if start < end)
     last = next(i for i, end in enumerate(ends) if start + len(wanted) <= end)

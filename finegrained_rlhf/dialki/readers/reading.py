@@ -1,6 +1,6 @@
 """One entrance to all dialogue files: which format a file has, and what was read from it.
 
-Knows the readers. Does not know tokens: what is cut off by a token limit is counted where examples become tensors.
+What is cut off by a token limit is counted where examples become tensors.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class DialogueData:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
-        mine = {"doc2dial": ("documents", "seen_in", "keep_unlabelled"), "wow": ("unseen",), "dstc11": ("part",)}
-        for owner, names in mine.items():
+        settings = {"doc2dial": ("documents", "seen_in", "keep_unlabelled"), "wow": ("unseen",), "dstc11": ("part",)}
+        for owner, names in settings.items():
             for name in names:
                 if owner != self.format and getattr(self, name) != getattr(type(self), name):
                     raise ConfigError(f"{name} belongs to format {owner!r}, the format is {self.format!r}")

@@ -1,8 +1,8 @@
 """Wizard of Wikipedia: the wizard answers from one sentence of the passages he was shown, or from none.
 
-Knows the published `train.json`, `valid_random_split.json`, `test_topic_split.json`, … The candidates of a wizard turn
+Reads the published `train.json`, `valid_random_split.json`, `test_topic_split.json`, … The candidates of a wizard turn
 are what ParlAI's teacher gives: the passage of the chosen topic, those retrieved for the apprentice's last turn and
-those retrieved for the wizard's own turn before it, and `no_passages_used`. A span is a sentence. Does not know tokens.
+those retrieved for the wizard's own turn before it, and `no_passages_used`. A span is a sentence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Prompt files for response generation from dialogues: the job behind `finegrained make-response-data`.
 
-Knows readers, finders and files. What comes out is what `finegrained train-sft`, `finegrained train-ppo` and
-`finegrained evaluate` read.
+What comes out is what `finegrained train-sft`, `finegrained train-ppo` and `finegrained evaluate` read.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInp
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 if TYPE_CHECKING:
     from finegrained_rlhf.dialki.finding.finder import Finder, Found
+    from finegrained_rlhf.runtime.processes import Processes
 
 REPORT = "response_data.json"
 """Beside the prompt files: how they were made, and counts."""
@@ -92,6 +92,8 @@ class MakeResponseData(Settings):
             DataError: broken dialogues, or none that gives a prompt; nothing is written then.
             ModelError: there is no DIALKI.
         """
+        from finegrained_rlhf.runtime.processes import Processes
+
         processes = Processes(self.processes)
         layout = ResponseInput(self.knowledge, self.max_turns)
         finder = None
@@ -109,8 +111,8 @@ class MakeResponseData(Settings):
             for name, (records, counts) in made.items():
                 path = Path(self.output_dir) / f"{name}.json"
                 write_examples(path, records)
-                said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items())
-                print(f"{said} -> {path}")
+                shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items())
+                print(f"{shown} -> {path}")
             write_json(Path(self.output_dir) / REPORT, report)
         return report
 
@@ -135,44 +137,44 @@ class MakeResponseData(Settings):
         if not kept:
             why = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in skipped.items())
             raise DataError(f"no dialogue gives a prompt ({why})", file=path)
-        found = None if finder is None else find_knowledge(finder, kept, processes)
-        places = places_of(kept, found)
+        answers = None if finder is None else find_knowledge(finder, kept, processes)
+        places = places_of(kept, answers)
         records = [layout.record(example, known) for example, known in zip(kept, places, strict=True)]
-        return records, {"prompts": len(kept), **dict(sorted(skipped.items())), **found_scores(kept, found)}
+        return records, {"prompts": len(kept), **dict(sorted(skipped.items())), **found_scores(kept, answers)}
 
 
 def find_knowledge(
     finder: Finder[Any], examples: Sequence[DialogueExample], processes: Processes, progress: bool = True
 ) -> list[Found]:
     """What DIALKI finds for each dialogue, in order, in every process; the processes share the work."""
-    mine = [examples[i] for i in processes.share(len(examples))]
-    found: list[Found] = []
-    with progress_bar("identifying", len(mine), "dialogue", progress and processes.is_main) as bar:
-        for batch in finder.stream(mine):
-            found += batch
+    share = [examples[i] for i in processes.share(len(examples))]
+    answers: list[Found] = []
+    with progress_bar("identifying", len(share), "dialogue", progress and processes.is_main) as bar:
+        for batch in finder.stream(share):
+            answers += batch
             bar.update(len(batch))
-    everyone = processes.gather_objects(found)
+    everyone = processes.gather_objects(answers)
     if processes.is_main:
         Coverage.of(answer.coverage for answer in everyone).warn()
     return everyone
 
 
-def places_of(examples: Sequence[DialogueExample], found: Sequence[Found] | None) -> list[tuple[Knowledge, ...]]:
+def places_of(examples: Sequence[DialogueExample], answers: Sequence[Found] | None) -> list[tuple[Knowledge, ...]]:
     """Where the knowledge of each dialogue is: where it was found, or its gold, which may be empty."""
-    if found is None:
+    if answers is None:
         return [example.gold for example in examples]
-    return [(answer.knowledge,) for answer in found]
+    return [(answer.knowledge,) for answer in answers]
 
 
-def found_scores(examples: Sequence[DialogueExample], found: Sequence[Found] | None) -> dict[str, float]:
+def found_scores(examples: Sequence[DialogueExample], answers: Sequence[Found] | None) -> dict[str, float]:
     """How well knowledge was found, and in how much of the documents.
 
     `knowledge_exact_match`, `knowledge_f1` and `knowledge_passage_accuracy` of the labelled dialogues, if any;
     `knowledge_partly_searched` (dialogues) and `knowledge_dropped_spans` where DIALKI found it.
     """
-    pairs = [(e, answer) for e, answer in zip(examples, found or (), strict=found is not None) if e.gold]
+    pairs = [(e, answer) for e, answer in zip(examples, answers or (), strict=answers is not None) if e.gold]
     scores = summary([score_answer(example, answer.knowledge.passage, answer.text) for example, answer in pairs])
-    searched = Coverage.of(answer.coverage for answer in found or ())
+    searched = Coverage.of(answer.coverage for answer in answers or ())
     left_out = {"partly_searched": searched.partly_searched, "dropped_spans": searched.dropped_spans}
     means = {key: value for key, value in scores.items() if key != "examples"} if pairs else {}
-    return {f"knowledge_{key}": value for key, value in {**means, **(left_out if found else {})}.items()}
+    return {f"knowledge_{key}": value for key, value in {**means, **(left_out if answers else {})}.items()}

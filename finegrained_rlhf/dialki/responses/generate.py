@@ -1,7 +1,4 @@
-"""Answering dialogues: DIALKI finds the knowledge, a sequence-to-sequence model puts it into words.
-
-Knows finders, policies as text generators (the rollout engine) and metrics of texts. Knows no training.
-"""
+"""Answering dialogues: DIALKI finds the knowledge, a sequence-to-sequence model puts it into words."""
 
 from __future__ import annotations
 
@@ -37,18 +34,18 @@ def generate(job: GenerateResponses) -> dict[str, Any]:
     """Answer, score and write as a job says. The metrics, empty without references."""
     processes = Processes(job.processes)
     examples, layout = _examples(job), ResponseInput(job.knowledge, job.max_turns)
-    found: list[Found] | None = None
+    answers: list[Found] | None = None
     if job.dialki is not None and layout.needs_places:
         finder = load_finder(job.dialki, processes, batch_size=job.batch_size)
-        found = find_knowledge(finder, examples, processes, progress=job.input is not None)
+        answers = find_knowledge(finder, examples, processes, progress=job.input is not None)
         del finder  # its memory is the generator's now
-    places = places_of(examples, found) if layout.needs_places else [()] * len(examples)
+    places = places_of(examples, answers) if layout.needs_places else [()] * len(examples)
     rows = _answers(job, examples, places, layout, processes)
     metrics = response_metrics(rows)
     if metrics:
-        metrics = {**_settings(job), "dialogues": len(rows), **metrics, **found_scores(examples, found)}
+        metrics = {**_settings(job), "dialogues": len(rows), **metrics, **found_scores(examples, answers)}
     if processes.is_main:
-        _write(job, output_rows(examples, places, found, rows), metrics)
+        _write(job, output_rows(examples, places, answers, rows), metrics)
     return metrics
 
 
@@ -89,10 +86,10 @@ def _answers(
     answering = Answering(
         job.decoding.build(), job.max_new_tokens, job.batch_size, job.seed, progress=job.input is not None
     )
-    mine, groups = respond(generator, prompts, processes, answering)
+    answered, groups = respond(generator, prompts, processes, answering)
     rows = [
         EvaluatedResponse(prompt, answer.text, answer.tokens, answer.finished)
-        for prompt, (answer,) in zip(mine, groups, strict=True)
+        for prompt, (answer,) in zip(answered, groups, strict=True)
     ]
     return processes.gather_objects(with_rouge_lsum(rows, job.segmenter))
 
@@ -145,14 +142,14 @@ def response_metrics(rows: Sequence[EvaluatedResponse]) -> dict[str, Any]:
 def output_rows(
     examples: Sequence[DialogueExample],
     places: Sequence[Sequence[Knowledge]],
-    found: Sequence[Found] | None,
+    answers: Sequence[Found] | None,
     rows: Sequence[EvaluatedResponse],
 ) -> Iterator[dict[str, Any]]:
     """The lines of `GenerateResponses.output`."""
     for i, (example, row) in enumerate(zip(examples, rows, strict=True)):
         shown = [_place(example, place) for place in places[i]]
-        if found is not None:
-            shown = [{key: value for key, value in found[i].to_json(example).items() if key != "id"}]
+        if answers is not None:
+            shown = [{key: value for key, value in answers[i].to_json(example).items() if key != "id"}]
         reference = {"reference": example.response} if has_response(example) else {}
         yield {"id": example.id, "response": row.response, "knowledge": shown, **reference}
 

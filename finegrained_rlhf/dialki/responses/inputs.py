@@ -1,6 +1,5 @@
 """What a response generator reads and learns: the dialogue and the knowledge of the next answer in one text.
 
-Knows dialogues, places of knowledge and the words between them. Does not know who found the knowledge, tokens or files.
 Source: thesis, 3.3.5; the layout is that of the baseline which the thesis builds on (DialDoc 2021 shared task,
 `seq2seq_utils.py`: the newest turn first, then title and document), with words in place of its tags, which a T5
 tokenizer does not know.
@@ -103,9 +102,9 @@ class ResponseInput:
                 )
                 for passage in _passages_of(example, places)
             )
-        whole = example.passages if self.knowledge == "document" else _passages_of(example, places)
+        passages = example.passages if self.knowledge == "document" else _passages_of(example, places)
         return tuple(
-            Passage("", plain_title(passage.title), passage.spans) for passage in whole if passage != NO_PASSAGE
+            Passage("", plain_title(passage.title), passage.spans) for passage in passages if passage != NO_PASSAGE
         )
 
     def _check(self, example: DialogueExample, places: Sequence[Knowledge]) -> None:

@@ -14,7 +14,7 @@ from finegrained_rlhf.dialki.readers.reading import Format
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 

@@ -16,11 +16,11 @@ from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 
 if TYPE_CHECKING:
     from finegrained_rlhf.dialki.training.trainer import KnowledgeTrainer
+    from finegrained_rlhf.runtime.processes import Processes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Which classes a configuration asks for: DIALKI's (Multi-Sentence's and BERTQA-Span's too), or BERTQA's.
 
-Knows both. Jobs ask here which classes a configuration means; beside them only figures of what DIALKI alone has (its
-gates, in `evaluation`) ask which system they have before them.
+Jobs ask here which classes a configuration means; beside them only figures of what DIALKI alone has (its gates, in
+`evaluation`) ask which system they have before them.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def new_trainer(job: TrainDialki, processes: Processes) -> tuple[KnowledgeTraine
     reading = source.read()
     examples = [keep_history_labels(item, job.history_labels, job.seed) for item in reading.examples]
     train, cut = encoder.encode(examples, training=True)
-    report = {"train": _told("training", reading, cut)}
+    report = {"train": _report("training", reading, cut)}
     if not train:
         raise DataError(f"no dialogue with gold is left to train on ({cut})", file=source.path)
     validation: Sequence[Any] = []
@@ -50,7 +50,7 @@ def new_trainer(job: TrainDialki, processes: Processes) -> tuple[KnowledgeTraine
         reading = job.source(validation=True).read()
         labelled = [item for item in reading.examples if item.gold][: job.validation_examples]
         validation, cut = encoder.encode(labelled)
-        report["validation"] = _told("validation", reading, cut)
+        report["validation"] = _report("validation", reading, cut)
     trainer = system.trainer(
         model,
         train,
@@ -80,9 +80,9 @@ def write_results(
     best = load_model(exported, read_record(exported, system.config), system.model).to(processes.device)
     trainer.model = trainer.finder.model = best
     answers = trainer.answers()
-    threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search)
+    threshold = tuned(trainer.validation, [answer for answer, _ in answers], best.config.search)
     if processes.is_main:
-        searched = Coverage.of(found.coverage for found, _ in answers)
+        searched = Coverage.of(answer.coverage for answer, _ in answers)
         searched.warn()
         groups = summaries(
             [item.record for item in trainer.validation],
@@ -114,25 +114,25 @@ def write_results(
     processes.barrier()
 
 
-def _told(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
+def _report(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
     """Say what was read and what did not fit; the same for JSON."""
     skipped = sum(reading.skipped.values())
     logger.info("%s data: %s%s", what, cut, f", {skipped} turns skipped by the reader" if skipped else "")
     return {"read": reading.report(), "inputs": cut.to_json()}
 
 
-def tuned(items: Sequence[Any], found: Sequence[Found], search: SearchConfig) -> Threshold | None:
+def tuned(items: Sequence[Any], answers: Sequence[Found], search: SearchConfig) -> Threshold | None:
     """γ tuned on answered dialogues: the highest mean F1 of the sets of passages (`tune_threshold`).
 
     Args:
         items: encoded dialogues with gold.
-        found: their answers.
+        answers: their answers.
         search: passages of an answer at most, and what γ is compared with.
     """
     gold = []
-    for item, answer in zip(items, found, strict=True):
+    for item, answer in zip(items, answers, strict=True):
         place = {passage: m for m, passage in enumerate(answer.searched)}
         # gold passages out of reach count as missed: no place is negative
         gold.append(frozenset(place.get(k.passage, -1 - k.passage) for k in item.record.gold))
-    scores = [answer.scores(search.select_by) for answer in found]
+    scores = [answer.scores(search.select_by) for answer in answers]
     return tune_threshold(scores, gold, search.most, select_by=search.select_by)

@@ -1,6 +1,6 @@
 """Training DIALKI: one step, validation, and what a checkpoint keeps. BERTQA trains by the same steps.
 
-Satisfies the training loop's `Trainable`. Knows encoded examples and the objective; does not know files of dialogues.
+Satisfies the training loop's `Trainable`.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ class KnowledgeTrainer(ModelTrainer):
         started = time.perf_counter()
         size = self.batches.batch_size
         batch = items_of_step(self.train, step, size, self.seed)
-        mine = [self.choose(batch[i], step) for i in self.processes.share(size)]
-        micro = self.batches.micro_batch_size or max(1, len(mine))
+        share = [self.choose(batch[i], step) for i in self.processes.share(size)]
+        micro = self.batches.micro_batch_size or max(1, len(share))
         parts = self.no_parts()
         self.model.train()
-        for start in first_measured(range(0, len(mine), micro)):
+        for start in first_measured(range(0, len(share), micro)):
             with self.processes.autocast():
-                loss, found = self.loss(mine[start : start + micro], step)
+                loss, sums = self.loss(share[start : start + micro], step)
             (loss / size).backward()  # type: ignore[no-untyped-call]
-            parts += found
+            parts += sums
         self.model.eval()
         norm = self.optimizer_step(step)
         metrics = replace(parts, values=self.processes.sum_(parts.values)).metrics()
@@ -137,14 +137,14 @@ class KnowledgeTrainer(ModelTrainer):
 
     def answers(self) -> list[tuple[Found, KnowledgeScore]]:
         """The answer to every validation dialogue with its score, in order, in every process."""
-        mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
+        share = [self.validation[i] for i in self.processes.share(len(self.validation))]
         size = self.batches.eval_batch_size
-        found: list[tuple[Found, KnowledgeScore]] = []
-        for start in range(0, len(mine), size):
-            part = mine[start : start + size]
+        scored: list[tuple[Found, KnowledgeScore]] = []
+        for start in range(0, len(share), size):
+            part = share[start : start + size]
             for item, answer in zip(part, self.finder.answer(part), strict=True):
-                found.append((answer, score_answer(item.record, answer.knowledge.passage, answer.text)))
-        return self.processes.gather_objects(found)
+                scored.append((answer, score_answer(item.record, answer.knowledge.passage, answer.text)))
+        return self.processes.gather_objects(scored)
 
     @staticmethod
     def copy_of(model: Any, directory: Path) -> KnowledgeModel:

@@ -1,8 +1,7 @@
 """Labels of the segments of an answer, from the spans that people marked in it.
 
-Knows feedback records and segments. Does not know which error types are whose (`reward_models/kinds/`), tokens or
-models. Source: thesis app. D and tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original
-code.
+Which error types are whose is in `reward_models/kinds/`. Source: thesis app. D and
+tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original code.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def annotator_agreement(
     by_whom = {name: [mark for mark in marks if name in mark.annotators] for name in annotators}
     shares = []
     for span, label in zip(labels.spans, labels.labels, strict=True):
-        claimed = sum(touches(text, span, found) for found in by_whom.values()) / len(annotators)
+        claimed = sum(touches(text, span, spans) for spans in by_whom.values()) / len(annotators)
         shares.append(claimed if label == HAS_ERROR else 1.0 - claimed)
     return tuple(shares)
 
@@ -164,7 +163,7 @@ class SegmentRule:
             return segmenter.sub_sentences(text)
         borders = [0, len(text)]
         if self.separator is not None:
-            borders[1:1] = [place for found in re.finditer(self.separator, text) for place in found.span()]
+            borders[1:1] = [place for match in re.finditer(self.separator, text) for place in match.span()]
         pieces = [trim((borders[i], borders[i + 1]), text) for i in range(0, len(borders), 2)]
         return [piece for piece in pieces if piece is not None]
 

@@ -1,4 +1,4 @@
-"""Spans that a model suggests to the people who annotate. Knows one span; does not know who makes or shows it."""
+"""Spans that a model suggests to the people who annotate."""
 
 from __future__ import annotations
 

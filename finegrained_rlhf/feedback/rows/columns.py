@@ -1,7 +1,4 @@
-"""The columns of a `datasets.Dataset` of prompt or feedback records: only what the rows hold.
-
-Knows the field names of the files. Knows no records.
-"""
+"""The columns of a `datasets.Dataset` of prompt or feedback records: only what the rows hold."""
 
 from __future__ import annotations
 
@@ -26,15 +23,15 @@ def dataset_features(rows: Sequence[Mapping[str, Any]]) -> datasets.Features:
     feedback = {"errors": [error], "missing-info": [missing], "corrected-prediction": text}
     feedback |= {"annotators": [text], "dropped": [error]}
     known = {"question": text, "passages": [[text]], "gold": text, "preference": [number], "id": text}
-    found: dict[str, Any] = {}
+    features: dict[str, Any] = {}
     for name in dict.fromkeys(key for row in rows for key in row):
         held = [row[name] for row in rows if name in row]
         if name.startswith("feedback"):
-            found[name] = {key: _narrowed(kind, [h.get(key) for h in held]) for key, kind in feedback.items()}
-            found[name] = {key: kind for key, kind in found[name].items() if kind is not None}
+            features[name] = {key: _narrowed(kind, [h.get(key) for h in held]) for key, kind in feedback.items()}
+            features[name] = {key: kind for key, kind in features[name].items() if kind is not None}
         else:
-            found[name] = known.get(name, text)
-    return datasets.Features(found)
+            features[name] = known.get(name, text)
+    return datasets.Features(features)
 
 
 def _narrowed(kind: Any, held: Sequence[Any]) -> Any:

@@ -1,6 +1,6 @@
 """A feedback record as the JSON object of its file, and back.
 
-Knows the field names. Does not know files; a broken object raises `DataError` with the field.
+A broken object raises `DataError` with the field.
 """
 
 from __future__ import annotations
@@ -115,16 +115,20 @@ def _predictions(row: Mapping[str, Any]) -> Iterator[Any]:
 
 def _preferences(row: Mapping[str, Any], answers: int) -> tuple[int | None, ...]:
     """Of `preference`, a judgement a pair (null where nobody said), or of `ranking`, groups from the best on."""
-    given, ranking = row.get("preference"), row.get("ranking")
-    require(given is None or ranking is None, "expected preference or ranking, got both", "ranking")
+    preference, ranking = row.get("preference"), row.get("ranking")
+    require(preference is None or ranking is None, "expected preference or ranking, got both", "ranking")
     if ranking is not None:
         require(isinstance(ranking, list), f"expected a list of groups, got {type(ranking).__name__}", "ranking")
         groups = [_whole_numbers(group, f"ranking[{i}]") for i, group in enumerate(ranking)]
         return ranking_preferences([[number - 1 for number in group] for group in groups], answers)
-    if given is None:
+    if preference is None:
         return ()
-    require(isinstance(given, list), f"expected a list of whole numbers, got {type(given).__name__}", "preference")
-    return tuple(None if value is None else _whole_number(value, f"preference[{i}]") for i, value in enumerate(given))
+    require(
+        isinstance(preference, list), f"expected a list of whole numbers, got {type(preference).__name__}", "preference"
+    )
+    return tuple(
+        None if value is None else _whole_number(value, f"preference[{i}]") for i, value in enumerate(preference)
+    )
 
 
 def _parse_judgement(value: Any, key: str) -> Feedback:

@@ -1,7 +1,7 @@
 """Prompts in pieces for fusion-in-decoder: the question, or the conversation, with one passage each.
 
-Knows what a piece holds and what it loses where it is too long. How pieces are encoded is `models/families/pieces.py`.
-Sources: Izacard and Grave (2021); thesis ch. 5 and INSCIT's reader for conversations.
+How pieces are encoded is `models/families/pieces.py`. Sources: Izacard and Grave (2021); thesis ch. 5 and INSCIT's
+reader for conversations.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ class _Fitter:
             chosen = next((h for h, length in enumerate(heads) if length <= room), len(heads) - 1)
             self.without_turns += chosen > 0
             shorter.append(pieces.text(pieces.passages[i], chosen) if pieces.passages else pieces.heads[chosen])
-        found = plain_token_ids(self._tokenizer, shorter, add_special_tokens=True, max_length=self._limit)
+        tokenized = plain_token_ids(self._tokenizer, shorter, add_special_tokens=True, max_length=self._limit)
         self.cut += len(long)
-        rows = dict(zip(long, found, strict=True))
+        rows = dict(zip(long, tokenized, strict=True))
         return [rows.get(i, row) for i, row in enumerate(ids)]
 
     def warn(self, count: int) -> None:
         """Say how many of so many pieces were shortened, if any were."""
         if self.cut:
-            told = "%d of %d pieces are longer than %d tokens: cut; %d of them lost earlier utterances"
-            logger.warning(told, self.cut, count, self._limit, self.without_turns)
+            message = "%d of %d pieces are longer than %d tokens: cut; %d of them lost earlier utterances"
+            logger.warning(message, self.cut, count, self._limit, self.without_turns)

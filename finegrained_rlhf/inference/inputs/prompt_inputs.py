@@ -1,7 +1,5 @@
 """What `finegrained generate` can read: whatever a prompt file or a data set of the Hub holds, and raw text from
 standard input.
-
-Knows standard input; files are `feedback.prompt_files`. Knows no tokenizer, no model and no policy.
 """
 
 from __future__ import annotations

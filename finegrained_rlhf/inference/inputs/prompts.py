@@ -1,7 +1,4 @@
-"""Prompts for policies: from prompt files, conversations or texts to token ids, with the length limit applied.
-
-Knows tokenizers, chat templates and prompt files, and what a policy remembers of them. Knows no reward.
-"""
+"""Prompts for policies: from prompt files, conversations or texts to token ids, with the length limit applied."""
 
 from __future__ import annotations
 
@@ -217,12 +214,12 @@ def prompts_for(
     if settings.fusion is not None and not isinstance(policy, Seq2SeqPolicy):
         raise ConfigError("prompt.fusion: only encoder-decoders read a prompt in pieces, and this is a causal model")
     if isinstance(source, str):
-        found = read_prompts(source, policy.tokenizer, max_tokens, too_long, settings)
+        prompts = read_prompts(source, policy.tokenizer, max_tokens, too_long, settings)
     else:
-        found = encode_inputs(source, policy.tokenizer, max_tokens, too_long, settings)
-    if any("messages" in item.metadata for item in found):
+        prompts = encode_inputs(source, policy.tokenizer, max_tokens, too_long, settings)
+    if any("messages" in item.metadata for item in prompts):
         policy.end_turns_with(ChatFormat(policy.tokenizer, settings).end_id)
         policy.prompt = PromptConfig("on", settings.system)
     elif settings.chat_template == "off" or settings.fusion is not None:
         policy.prompt = settings
-    return found
+    return prompts

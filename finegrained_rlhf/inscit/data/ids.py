@@ -1,7 +1,4 @@
-"""Lists of passages by their ids: each once, of earlier turns, with the gold ones among them.
-
-Knows turns and ids. Does not know texts, or where passages were found.
-"""
+"""Lists of passages by their ids: each once, of earlier turns, with the gold ones among them."""
 
 from __future__ import annotations
 

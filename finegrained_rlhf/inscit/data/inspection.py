@@ -1,7 +1,6 @@
 """What a file of INSCIT holds: tables 5.1 and 5.2 of the thesis and its analysis of initiative, of any file.
 
-Tokens are spaCy's, by English rules; the table's passages a label are counted as listed. Knows conversations; does not
-know predictions.
+Tokens are spaCy's, by English rules; the table's passages a label are counted as listed.
 """
 
 from __future__ import annotations
@@ -120,9 +119,9 @@ def _clarifications(conversations: Sequence[InscitConversation]) -> dict[str, An
         for place, turn in enumerate(conversation.turns):
             kinds = [label.response_type == CLARIFICATION for label in turn.labels]
             (later if place else first).update(kinds)
-            said = conversation.continued_by(place - 1) if place else ()
-            if said:
-                before = conversation.turns[place - 1].labels[said[0]].response_type == CLARIFICATION
+            continued = conversation.continued_by(place - 1) if place else ()
+            if continued:
+                before = conversation.turns[place - 1].labels[continued[0]].response_type == CLARIFICATION
                 after[before].update(kinds)
     return {
         f"{name}{suffix}": value
@@ -138,12 +137,12 @@ def _clarifications(conversations: Sequence[InscitConversation]) -> dict[str, An
 
 def _continued(conversations: Sequence[InscitConversation]) -> dict[str, int]:
     """With which label conversations went on."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for conversation in conversations:
         for place in range(len(conversation.turns) - 1):
-            said = conversation.continued_by(place)
-            found["both" if len(said) > 1 else f"label_{said[0]}" if said else "none"] += 1
-    return dict(sorted(found.items()))
+            labels = conversation.continued_by(place)
+            counts["both" if len(labels) > 1 else f"label_{labels[0]}" if labels else "none"] += 1
+    return dict(sorted(counts.items()))
 
 
 def _earlier(turns: Sequence[InscitTurn]) -> dict[str, Any]:
@@ -185,26 +184,26 @@ class InspectInscit(Settings):
             DataError: a file is missing or damaged.
         """
         names = [self.data] if isinstance(self.data, str) else list(self.data)
-        found = {name: inscit_counts(read_known_inscit(name, self.known_passages)) for name in names}
+        counts = {name: inscit_counts(read_known_inscit(name, self.known_passages)) for name in names}
         if self.format == "json":
-            value = found[names[0]] if len(names) == 1 else found
+            value = counts[names[0]] if len(names) == 1 else counts
             print(json.dumps(value, indent=2, ensure_ascii=False))
         else:
-            print(inscit_tables(found))
-        return found
+            print(inscit_tables(counts))
+        return counts
 
 
-def inscit_tables(found: Mapping[str, Mapping[str, Any]]) -> str:
+def inscit_tables(files: Mapping[str, Mapping[str, Any]]) -> str:
     """The counts of files as tables 5.1 and 5.2 of the thesis, and the rest below."""
     sizes = (
         *("conversations", "turns", "turns_per_conversation", "labels_per_turn", "user_tokens", "agent_tokens"),
         "passages_per_label",
     )
     first = [
-        {"": name.replace("_", " "), **{file: cell(counts[name]) for file, counts in found.items()}} for name in sizes
+        {"": name.replace("_", " "), **{file: cell(counts[name]) for file, counts in files.items()}} for name in sizes
     ]
     parts = [f"Table 5.1\n\n{markdown_table(first, list(first[0]))}"]
-    for file, counts in found.items():
+    for file, counts in files.items():
         second = [{"type": kind, **{k: cell(v) for k, v in row.items()}} for kind, row in counts["types"].items()]
         parts.append(f"Table 5.2, {file}\n\n{markdown_table(second, list(second[0]))}")
         parts.append("\n".join(_lines(counts, {*sizes, "types"})))
@@ -217,8 +216,8 @@ def _lines(counts: Mapping[str, Any], left_out: set[str]) -> list[str]:
         if name in left_out:
             continue
         if isinstance(value, Mapping):
-            told = ", ".join(f"{key.replace('_', ' ')} {cell(part)}" for key, part in value.items())
-            lines.append(f"{name.replace('_', ' ')}: {told or 'none'}")
+            parts = ", ".join(f"{key.replace('_', ' ')} {cell(part)}" for key, part in value.items())
+            lines.append(f"{name.replace('_', ' ')}: {parts or 'none'}")
         else:
             lines.append(f"{name.replace('_', ' ')}: {cell(value)}")
     return lines

@@ -1,7 +1,6 @@
 """The passages of a data set and of its corpus by id, and whether the corpus has what the data names.
 
-Knows files of conversations, turns, corpora and stores. A passage that the data holds is taken from there, as people
-saw it.
+A passage that the data holds is taken from there, as people saw it.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ def read_known_inscit(path: str | Path, known_passages: str | None) -> InscitRea
         return reading
     ids = passages_of_turns(turns_of(reading.conversations)).keys()
     if is_store(known_passages):
-        found = ids_in_store(known_passages, ids)
+        present = ids_in_store(known_passages, ids)
     else:
-        found = set()
+        present = set()
         for passage in Corpus(known_passages) if ids else ():
             if passage.id in ids:
-                found.add(passage.id)
-                if len(found) == len(ids):
+                present.add(passage.id)
+                if len(present) == len(ids):
                     break
-    return reading if len(found) == len(ids) else read_inscit(path, found)
+    return reading if len(present) == len(ids) else read_inscit(path, present)
 
 
 def passages_of_turns(turns: Sequence[InscitTurn]) -> dict[str, EvidencePassage]:

@@ -1,6 +1,6 @@
 """INSCIT's files: one JSON object of all conversations, as published, or one conversation a line.
 
-Knows the published layout (`data/dev.json` of the authors' repository). Keys that it does not know are counted.
+Reads the published layout (`data/dev.json` of the authors' repository). Keys that it does not know are counted.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def read_inscit(path: str | Path, known_passages: Collection[str] | None = None)
         DataError: it is damaged, breaks a rule of the records, or evidence is not in the corpus; the error names file,
             conversation, turn and field.
     """
-    path, found = Path(path), InscitReading()
+    path, reading = Path(path), InscitReading()
     for name, value in _rows(path):
         try:
-            found.conversations.append(_conversation(name, value, found.unknown_keys, known_passages))
+            reading.conversations.append(_conversation(name, value, reading.unknown_keys, known_passages))
         except DataError as error:
             raise error.at(file=path) from None
-    if not found.conversations:
+    if not reading.conversations:
         raise DataError("expected at least one conversation", file=path)
-    return found
+    return reading
 
 
 def check_inscit(path: str, settings: Mapping[str, Any] | None = None) -> None:
@@ -147,7 +147,7 @@ def _turn(
 def _evidence(
     value: Any, where: str, unknown: Counter[str], known: Collection[str] | None
 ) -> tuple[EvidencePassage, ...]:
-    found = []
+    evidence = []
     for i, part in enumerate(as_list(value, where)):
         row = as_object(part, f"{where}[{i}]")
         _count(row, _PASSAGE, "passage.", unknown)
@@ -156,8 +156,8 @@ def _evidence(
         titles = text_list(get_field(row, "passage_titles", f"{where}[{i}]."), f"{where}[{i}].passage_titles")
         inside = known is None or name in known
         require(inside, f"{name!r} is no passage of the corpus", f"{where}[{i}].passage_id")
-        found.append(EvidencePassage(name, text, tuple(titles)))
-    return tuple(found)
+        evidence.append(EvidencePassage(name, text, tuple(titles)))
+    return tuple(evidence)
 
 
 def _count(row: Mapping[str, Any], known: set[str], place: str, unknown: Counter[str]) -> None:

@@ -1,7 +1,4 @@
-"""Conversations, their turns, and what people answered.
-
-Knows what a valid turn is. Does not know files.
-"""
+"""Conversations, their turns, and what people answered."""
 
 from __future__ import annotations
 
@@ -83,8 +80,8 @@ class InscitTurn:
         for i, text in enumerate(self.context):
             require_text(text, f"context[{i}]")
         agent = length // 2
-        told = f"expected one list for each of {agent} earlier agent turns, got {len(self.earlier)}"
-        require(len(self.earlier) == agent, told, "prevEvidence")
+        problem = f"expected one list for each of {agent} earlier agent turns, got {len(self.earlier)}"
+        require(len(self.earlier) == agent, problem, "prevEvidence")
         require(len(self.labels) > 0, "expected at least one label", "labels")
 
     @property
@@ -131,8 +128,8 @@ class InscitConversation:
         """Which labels of a turn (from 0) the conversation went on with: those whose words the next turn repeats."""
         if turn + 1 >= len(self.turns):
             return ()
-        said = self.turns[turn + 1].context[-2]
-        return tuple(i for i, label in enumerate(self.turns[turn].labels) if label.response == said)
+        response = self.turns[turn + 1].context[-2]
+        return tuple(i for i, label in enumerate(self.turns[turn].labels) if label.response == response)
 
 
 def turns_of(conversations: Sequence[InscitConversation]) -> list[InscitTurn]:

@@ -77,8 +77,8 @@ class EvaluateInscit(Settings):
         if self.train is not None and self.baseline is None:
             raise ConfigError("train: only a baseline reads it; predictions have their first turns")
         if self.empty not in (0, 1) or self.draws < 0 or any(k < 1 for k in self.cutoffs):
-            told = f"{self.empty}, {self.draws} and {list(self.cutoffs)}"
-            raise ConfigError(f"expected empty 0 or 1, draws from 0, cutoffs from 1; got {told}")
+            values = f"{self.empty}, {self.draws} and {list(self.cutoffs)}"
+            raise ConfigError(f"expected empty 0 or 1, draws from 0, cutoffs from 1; got {values}")
 
     def run(self) -> dict[str, Any]:
         """Read, score, print.
@@ -95,13 +95,13 @@ class EvaluateInscit(Settings):
                 first = most_frequent(turns_of(read_known_inscit(self.train, self.known_passages).conversations))
             predictions = BASELINES[str(self.baseline)](turns, first)
         scored = [scored_turn(turn, predictions[turn.key], self.empty) for turn in turns]
-        found = inscit_scores(scored, self.draws, self.seed)
+        scores = inscit_scores(scored, self.draws, self.seed)
         if self.retrieved is not None:
-            found["retrieval"] = retrieval_scores(turns, read_retrieved(self.retrieved, turns), self.cutoffs)
+            scores["retrieval"] = retrieval_scores(turns, read_retrieved(self.retrieved, turns), self.cutoffs)
         if self.output is not None:
-            write_json(self.output, found)
-        print(json.dumps(found, indent=2) if self.format == "json" else inscit_score_tables(found))
-        return found
+            write_json(self.output, scores)
+        print(json.dumps(scores, indent=2) if self.format == "json" else inscit_score_tables(scores))
+        return scores
 
 
 def inscit_scores(scored: Sequence[ScoredTurn], draws: int = 1000, seed: int = 0) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def inscit_scores(scored: Sequence[ScoredTurn], draws: int = 1000, seed: int = 0
     by_conversation: dict[str, list[ScoredTurn]] = {}
     for one in scored:
         by_conversation.setdefault(one.turn.conversation, []).append(one)
-    found: dict[str, Any] = {
+    scores: dict[str, Any] = {
         "conversations": len(by_conversation),
         "turns": len(scored),
         "pi_f1": mean_percent([one.pi_f1 for one in scored]),
@@ -125,7 +125,7 @@ def inscit_scores(scored: Sequence[ScoredTurn], draws: int = 1000, seed: int = 0
         "bleu_signature": signature,
     }
     if draws:
-        found["intervals"] = _intervals(list(by_conversation.values()), draws, seed)
+        scores["intervals"] = _intervals(list(by_conversation.values()), draws, seed)
     groups: Mapping[str, Callable[[ScoredTurn], str | None]] = {
         "by_type": lambda one: one.turn.agreed_type,
         "by_place": lambda one: "later" if one.turn.earlier else "first",
@@ -134,10 +134,10 @@ def inscit_scores(scored: Sequence[ScoredTurn], draws: int = 1000, seed: int = 0
     for name, group in groups.items():
         keys = {key for one in scored if (key := group(one)) is not None}
         order = [*(kind for kind in RESPONSE_TYPES if kind in keys), *sorted(keys - set(RESPONSE_TYPES))]
-        found[name] = {key: _part([one for one in scored if group(one) == key]) for key in order}
+        scores[name] = {key: _part([one for one in scored if group(one) == key]) for key in order}
     if any(one.prediction.response_type is not None for one in scored):
-        found["response_types"] = _response_types(scored)
-    return found
+        scores["response_types"] = _response_types(scored)
+    return scores
 
 
 def _gold_passages(one: ScoredTurn) -> str | None:
@@ -185,14 +185,14 @@ def _response_types(scored: Sequence[ScoredTurn]) -> dict[str, Any]:
     return {"turns": len(rows), **type_scores(rows)}
 
 
-def inscit_score_tables(found: Mapping[str, Any]) -> str:
+def inscit_score_tables(scores: Mapping[str, Any]) -> str:
     """The scores for people."""
-    row = {"turns": str(found["turns"])}
+    row = {"turns": str(scores["turns"])}
     for name in MEASURES:
-        interval = found.get("intervals", {}).get(name)
+        interval = scores.get("intervals", {}).get(name)
         between = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval and None not in interval else ""
-        row[name] = f"{found[name]:.1f}{between}"
-    parts = [markdown_table([row], list(row)), f"BLEU: {found['bleu_signature']}"]
+        row[name] = f"{scores[name]:.1f}{between}"
+    parts = [markdown_table([row], list(row)), f"BLEU: {scores['bleu_signature']}"]
     for group in ("by_type", "by_place", "by_gold_passages"):
         rows = [
             {
@@ -200,12 +200,12 @@ def inscit_score_tables(found: Mapping[str, Any]) -> str:
                 "turns": str(part["turns"]),
                 **{name: f"{part[name]:.1f}" for name in MEASURES},
             }
-            for key, part in found[group].items()
+            for key, part in scores[group].items()
         ]
         if rows:
             parts.append(markdown_table(rows, list(rows[0])))
     for name in ("retrieval", "response_types"):
-        if name in found:
-            shown = {key: cell(value) for key, value in found[name].items() if not isinstance(value, Mapping)}
+        if name in scores:
+            shown = {key: cell(value) for key, value in scores[name].items() if not isinstance(value, Mapping)}
             parts.append(markdown_table([shown], list(shown)))
     return "\n".join(parts)

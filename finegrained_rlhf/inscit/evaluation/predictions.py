@@ -1,6 +1,7 @@
 """Predictions in the published format, and those of baselines that need no model.
 
-Knows `[{conv_id, turn_id, context, output: {response, evidence: [{passage_id}], responseType}}]`. Does not score.
+The file holds `[{conv_id, turn_id, context, output: {response, evidence: [{passage_id}], responseType}}]`. Does not
+score.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ def read_predictions(path: str | Path, turns: Sequence[InscitTurn]) -> dict[tupl
             The error names file, conversation and turn.
     """
     known = {turn.key: turn for turn in turns}
-    found: dict[tuple[str, int], InscitPrediction] = {}
+    predictions: dict[tuple[str, int], InscitPrediction] = {}
     for number, row in enumerate(as_list_of(path)):
         try:
             key, prediction = _prediction(as_object(row, "(prediction)"), known)
-            require(key not in found, f"conversation {key[0]!r}, turn {key[1]} is predicted twice", "turn_id")
+            require(key not in predictions, f"conversation {key[0]!r}, turn {key[1]} is predicted twice", "turn_id")
         except DataError as error:
             raise error.at(file=path, record=number) from None
-        found[key] = prediction
-    missing = [key for key in known if key not in found]
+        predictions[key] = prediction
+    missing = [key for key in known if key not in predictions]
     if missing:
         where = "conversation {!r}, turn {}".format(*missing[0])
         raise DataError(f"{len(missing)} of {len(known)} turns are not predicted, the first is {where}", file=path)
-    return found
+    return predictions
 
 
 def as_list_of(path: str | Path) -> list[Any]:
@@ -78,8 +79,8 @@ def _prediction(
     key = (name, turn)
     require(key in known, f"conversation {name!r} has no turn {turn} in the data", "turn_id")
     context = tuple(text_list(get_field(row, "context"), "context"))
-    told = f"conversation {name!r}, turn {turn} has another context in the data"
-    require(context == known[key].context, told, "context")
+    problem = f"conversation {name!r}, turn {turn} has another context in the data"
+    require(context == known[key].context, problem, "context")
     output = as_object(get_field(row, "output"), "output")
     evidence = as_list(get_field(output, "evidence", "output."), "output.evidence")
     ids = []
@@ -109,23 +110,23 @@ def read_retrieved(path: str | Path, turns: Sequence[InscitTurn]) -> dict[str, l
     Raises:
         DataError: a turn is missing or there twice, or a field is not as it should be.
     """
-    names, found = {turn.key: turn.name for turn in turns}, dict[str, list[Hit]]()
+    names, run = {turn.key: turn.name for turn in turns}, dict[str, list[Hit]]()
     for number, value in enumerate(as_list_of(path)):
         try:
             row = as_object(value, "(row)")
             key = require_text(get_field(row, "conv_id"), "conv_id"), turn_number(get_field(row, "turn_id"))
             if key not in names:
                 continue
-            require(names[key] not in found, f"conversation {key[0]!r}, turn {key[1]} is there twice", "turn_id")
+            require(names[key] not in run, f"conversation {key[0]!r}, turn {key[1]} is there twice", "turn_id")
             parts = as_list(get_field(row, "ctxs"), "ctxs")
-            found[names[key]] = [_hit(part, f"ctxs[{i}]") for i, part in enumerate(parts)]
+            run[names[key]] = [_hit(part, f"ctxs[{i}]") for i, part in enumerate(parts)]
         except DataError as error:
             raise error.at(file=path, record=number) from None
     for turn in turns:
-        if turn.name not in found:
+        if turn.name not in run:
             where = "conversation {!r}, turn {}".format(*turn.key)
             raise DataError(f"no passages were retrieved for {where}", file=path)
-    return found
+    return run
 
 
 def _hit(value: Any, where: str) -> Hit:

@@ -1,6 +1,6 @@
 """How good predictions are, turn by turn and in all: passages found (PI-F1), responses (BLEU, RG-F1).
 
-After eval/eval.py of the authors' repository. Knows turns and predictions; does not know files.
+After eval/eval.py of the authors' repository.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def scored_turn(turn: InscitTurn, prediction: InscitPrediction, empty: float = 0
 
 def passage_f1(predicted: Collection[str], gold: Collection[str], empty: float = 0.0) -> float:
     """2 |P ∩ G| / (|P| + |G|) of two sets of passages; `empty` where both have none."""
-    ours, theirs = set(predicted), set(gold)
-    return 2 * len(ours & theirs) / (len(ours) + len(theirs)) if ours or theirs else empty
+    claimed, right = set(predicted), set(gold)
+    return 2 * len(claimed & right) / (len(claimed) + len(right)) if claimed or right else empty
 
 
 def response_f1(predicted: str, gold: str) -> float:
@@ -99,8 +99,8 @@ def bleu_counts(one: ScoredTurn) -> NDArray[np.int64]:
     """What a turn adds to a corpus's BLEU: matched and all n-grams of 1 to 4 words, both lengths, [10]."""
     from sacrebleu.metrics import BLEU
 
-    found = BLEU(effective_order=True).sentence_score(one.response, one.references)
-    return np.array([*found.counts, *found.totals, found.sys_len, found.ref_len], dtype=np.int64)
+    bleu = BLEU(effective_order=True).sentence_score(one.response, one.references)
+    return np.array([*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len], dtype=np.int64)
 
 
 def bleu_of_counts(counts: NDArray[np.int64]) -> float:
@@ -127,8 +127,8 @@ def retrieval_scores(turns: Sequence[InscitTurn], run: Run, cutoffs: Sequence[in
     """
     gold = {turn.name: {name: 1 for label in turn.labels for name in label.passages} for turn in turns}
     metrics = RankingMetrics(recall_at=tuple(cutoffs), ndcg_at=())
-    found = mean_of_turns(metrics.of_turns(run, gold, [turn.name for turn in turns]))
-    return {name: value if name == "turns" else 100 * value for name, value in found.items()}
+    means = mean_of_turns(metrics.of_turns(run, gold, [turn.name for turn in turns]))
+    return {name: value if name == "turns" else 100 * value for name, value in means.items()}
 
 
 def type_scores(rows: Sequence[tuple[str | None, str | None]]) -> dict[str, Any]:
@@ -138,14 +138,15 @@ def type_scores(rows: Sequence[tuple[str | None, str | None]]) -> dict[str, Any]
     """
     f1 = []
     for kind in RESPONSE_TYPES:
-        hits = sum(gold == said == kind for gold, said in rows)
-        named = sum(gold == kind for gold, _ in rows) + sum(said == kind for _, said in rows)
+        hits = sum(gold == predicted == kind for gold, predicted in rows)
+        named = sum(gold == kind for gold, _ in rows) + sum(predicted == kind for _, predicted in rows)
         if named:
             f1.append(2 * hits / named)
     return {
-        "accuracy": mean_percent([float(gold == said) for gold, said in rows]),
+        "accuracy": mean_percent([float(gold == predicted) for gold, predicted in rows]),
         "macro_f1": mean_percent(f1),
         "confusion": {
-            gold: {said: sum(row == (gold, said) for row in rows) for said in RESPONSE_TYPES} for gold in RESPONSE_TYPES
+            gold: {predicted: sum(row == (gold, predicted) for row in rows) for predicted in RESPONSE_TYPES}
+            for gold in RESPONSE_TYPES
         },
     }

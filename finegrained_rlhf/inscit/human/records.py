@@ -96,22 +96,22 @@ def read_ratings(path: str | Path) -> list[TurnRating]:
     Raises:
         DataError: a row is not as it should be, or a rater has rated a turn twice, or systems differ between rows.
     """
-    found: list[TurnRating] = []
+    ratings: list[TurnRating] = []
     seen: set[tuple[str, int, str]] = set()
     for number, row in enumerate(read_jsonl(path)):
         try:
             one = _rating(row)
             key = (*one.key, one.rater)
             require(key not in seen, f"{one.rater} has rated {one.conversation!r}, turn {one.turn} twice", "rater")
-            same = not found or set(found[0].values) == set(one.values)
+            same = not ratings or set(ratings[0].values) == set(one.values)
             require(same, f"rates {', '.join(one.values)}, the rows before it others", "values")
         except DataError as error:
             raise error.at(file=path, record=number) from None
         seen.add(key)
-        found.append(one)
-    if not found:
+        ratings.append(one)
+    if not ratings:
         raise DataError("expected at least one rating", file=path)
-    return found
+    return ratings
 
 
 def _rating(row: Mapping[str, Any]) -> TurnRating:

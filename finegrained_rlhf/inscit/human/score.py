@@ -1,7 +1,6 @@
 """What ratings say of systems: means, who wins, and how far raters agree.
 
-Each turn counts the mean of its raters, and all turns alike; intervals draw whole conversations again. Knows ratings;
-does not know what was rated.
+Each turn counts the mean of its raters, and all turns alike; intervals draw whole conversations again.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ def turn_means(ratings: Sequence[TurnRating]) -> TurnMeans:
 
 def compared_turns(means: TurnMeans, first: str, second: str, measure: str, tolerance: float) -> dict[str, int]:
     """In how many turns the first system wins, ties and loses; a difference of at most `tolerance` is a tie."""
-    found = {"win": 0, "tie": 0, "lose": 0}
+    counts = {"win": 0, "tie": 0, "lose": 0}
     for systems in means.values():
         gap = systems[first][measure] - systems[second][measure]
         ahead = -gap if measure == "comprehensiveness" else gap
-        found["tie" if abs(ahead) <= tolerance + 1e-9 else "win" if ahead > 0 else "lose"] += 1
-    return found
+        counts["tie" if abs(ahead) <= tolerance + 1e-9 else "win" if ahead > 0 else "lose"] += 1
+    return counts
 
 
 def raters_alpha(ratings: Sequence[TurnRating], measure: str) -> float | None:
     """Krippendorff's α of a measure over turns and systems, of points or ranks as numbers."""
     raters = list(dict.fromkeys(one.rater for one in ratings))
     units = list(dict.fromkeys((one.key, system) for one in ratings for system in one.values))
-    said: dict[tuple[str, tuple[Turn, str]], float] = {}
+    numbers: dict[tuple[str, tuple[Turn, str]], float] = {}
     for one in ratings:
         for system, values in one.values.items():
             number = one.rank(system) if measure == "comprehensiveness" else points(measure, values[measure])
-            said[one.rater, (one.key, system)] = float(number)
-    return krippendorff_alpha([[said.get((rater, unit)) for unit in units] for rater in raters], "interval")
+            numbers[one.rater, (one.key, system)] = float(number)
+    return krippendorff_alpha([[numbers.get((rater, unit)) for unit in units] for rater in raters], "interval")
 
 
 def human_scores(
@@ -105,20 +104,20 @@ def _system(
     draws: int,
     seed: int,
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for measure in MEASURES:
 
         def mean(drawn: Sequence[Sequence[Turn]], measure: str = measure) -> float:
             return fmean(means[turn][system][measure] for turns in drawn for turn in turns)
 
-        found[measure] = mean(conversations)
+        scores[measure] = mean(conversations)
         if draws:
             made = bootstrap_interval(conversations, mean, draws=draws, seed=seed)
-            found[f"{measure}_interval"] = [made.low, made.high]
+            scores[f"{measure}_interval"] = [made.low, made.high]
     for scale in ("evidence_utility", "factual_consistency"):
         nothing = [one.values[system][scale] == NOTHING_TO_RATE for one in ratings]
-        found[f"{scale}_nothing_to_rate"] = sum(nothing) / len(nothing)
-    return found
+        scores[f"{scale}_nothing_to_rate"] = sum(nothing) / len(nothing)
+    return scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,30 +142,30 @@ class ScoreHumanEvaluation(Settings):
 
     def run(self) -> dict[str, Any]:
         """Read, score, print. Raises DataError where the file is damaged."""
-        found = human_scores(read_ratings(self.ratings), self.tolerance, self.draws, self.seed)
+        scores = human_scores(read_ratings(self.ratings), self.tolerance, self.draws, self.seed)
         if self.output is not None:
-            write_json(self.output, found)
-        print(json.dumps(found, indent=2, ensure_ascii=False) if self.format == "json" else human_tables(found))
-        return found
+            write_json(self.output, scores)
+        print(json.dumps(scores, indent=2, ensure_ascii=False) if self.format == "json" else human_tables(scores))
+        return scores
 
 
-def human_tables(found: Mapping[str, Any]) -> str:
+def human_tables(scores: Mapping[str, Any]) -> str:
     """The figures for people."""
     rows = []
-    for system, values in found["systems"].items():
+    for system, values in scores["systems"].items():
         row = {"system": system}
         for measure in MEASURES:
             interval = values.get(f"{measure}_interval")
             between = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval and None not in interval else ""
             row[measure.replace("_", " ")] = f"{values[measure]:.2f}{between}"
         rows.append(row)
-    rows.append({"system": "Krippendorff's α", **{m.replace("_", " "): cell(found["alpha"][m]) for m in MEASURES}})
+    rows.append({"system": "Krippendorff's α", **{m.replace("_", " "): cell(scores["alpha"][m]) for m in MEASURES}})
     pairs = [
         {"pair": pair, "measure": measure.replace("_", " "), **{key: str(count) for key, count in counts.items()}}
-        for pair, measures in found["pairs"].items()
+        for pair, measures in scores["pairs"].items()
         for measure, counts in measures.items()
     ]
-    head = f"{found['turns']} turns of {found['conversations']} conversations, {len(found['raters'])} raters"
-    told = "Points from 1 to 5; of comprehensiveness the mean rank, of which less is better."
-    parts = [head, markdown_table(rows, list(rows[0])), told]
+    head = f"{scores['turns']} turns of {scores['conversations']} conversations, {len(scores['raters'])} raters"
+    note = "Points from 1 to 5; of comprehensiveness the mean rank, of which less is better."
+    parts = [head, markdown_table(rows, list(rows[0])), note]
     return "\n\n".join([*parts, *([markdown_table(pairs, list(pairs[0]))] if pairs else [])])

@@ -1,7 +1,6 @@
 """Tasks for raters in Label Studio: a turn each, the systems in an order of its own for every rater and turn.
 
-Knows turns, predictions, Label Studio's configuration and its JSON export. Raters see `System 1`, `System 2`, …; which
-system stands where is in the manifest.
+Raters see `System 1`, `System 2`, …; which system stands where is in the manifest.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class MakeHumanEvaluation(Settings):
         self, everything: Sequence[InscitTurn], chosen: Sequence[InscitTurn], systems: Mapping[str, Predictions]
     ) -> dict[str, str]:
         """What is shown of each passage that a system names."""
-        named = {name for said in systems.values() for turn in chosen for name in said[turn.key].evidence}
+        named = {name for predictions in systems.values() for turn in chosen for name in predictions[turn.key].evidence}
         known = passages_by_id(named, everything, self.corpus, self.store)
         shown = {one.id: f"[{one.id}] {' | '.join(one.titles)}\n{one.text}" for one in known.values()}
         return {name: shown.get(name, f"[{name}]") for name in named}
@@ -137,8 +136,8 @@ def _first_label(turn: InscitTurn) -> InscitPrediction:
 def _task(
     turn: InscitTurn, order: Sequence[str], systems: Mapping[str, Predictions], texts: Mapping[str, str]
 ) -> dict[str, Any]:
-    said = "\n\n".join(f"{'Agent' if i % 2 else 'User'}: {text}" for i, text in enumerate(turn.context))
-    data = {"task": turn.name, "context": said}
+    dialogue = "\n\n".join(f"{'Agent' if i % 2 else 'User'}: {text}" for i, text in enumerate(turn.context))
+    data = {"task": turn.name, "context": dialogue}
     for place, system in enumerate(order, start=1):
         one = systems[system][turn.key]
         data[f"response_{place}"] = one.response or "(nothing)"
@@ -193,16 +192,16 @@ class ReadHumanEvaluation(Settings):
             raise DataError(f"expected format {_FORMAT!r}", file=Path(self.tasks) / "manifest.json")
         if not self.exports:
             raise DataError("exports: expected {NAME: FILE} of one rater or more")
-        found = {
+        ratings = {
             (rater, name): rating
             for rater, file in self.exports.items()
             for name, rating in self._of_rater(rater, file, manifest)
         }
-        write_ratings(self.output, found.values())
-        left = len(manifest["turns"]) * len(self.exports) - len(found)
+        write_ratings(self.output, ratings.values())
+        left = len(manifest["turns"]) * len(self.exports) - len(ratings)
         missing = f", {left} turns are not rated" if left else ""
-        print(f"{len(found)} ratings of {len(self.exports)} raters{missing} -> {self.output}")
-        return list(found.values())
+        print(f"{len(ratings)} ratings of {len(self.exports)} raters{missing} -> {self.output}")
+        return list(ratings.values())
 
     def _of_rater(self, rater: str, file: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, TurnRating]]:
         """The name of each turn that a rater has rated, and the rating."""
@@ -236,23 +235,23 @@ def _export(file: str) -> list[Any]:
 
 
 def _rated(result: Sequence[Any], order: Sequence[str], at: Mapping[str, Any], rater: str) -> TurnRating:
-    said: dict[str, list[str]] = {}
+    choices: dict[str, list[str]] = {}
     for i, part in enumerate(result):
         row = as_object(part, f"result[{i}]")
         value = as_object(get_field(row, "value"), f"result[{i}].value")
-        said.setdefault(str(get_field(row, "from_name")), []).extend(map(str, value.get("choices", [])))
+        choices.setdefault(str(get_field(row, "from_name")), []).extend(map(str, value.get("choices", [])))
     values: dict[str, dict[str, int]] = {}
     for place, system in enumerate(order, start=1):
         values[system] = {}
         for scale in SCALES:
             name, known = f"{scale}_{place}", scale_choices(scale)
-            chosen = said.get(name, [])
+            chosen = choices.get(name, [])
             right = len(chosen) == 1 and chosen[0] in known
             require(right, f"expected one of {', '.join(known)}, got {chosen}", name)
             values[system][scale] = known[chosen[0]]
     places = {f"System {place}": system for place, system in enumerate(order, start=1)}
     for name in ("most", "least"):
-        unknown = [choice for choice in said.get(name, []) if choice not in places]
+        unknown = [choice for choice in choices.get(name, []) if choice not in places]
         require(not unknown, f"expected some of {', '.join(places)}, got {unknown}", name)
-    most, least = (frozenset(places[choice] for choice in said.get(name, [])) for name in ("most", "least"))
+    most, least = (frozenset(places[choice] for choice in choices.get(name, [])) for name in ("most", "least"))
     return TurnRating(at["conv_id"], at["turn_id"], rater, values, most, least)

@@ -1,6 +1,6 @@
 """The passages that evidence is looked for in, and how much of the evidence is among them.
 
-Knows turns and retrieved passages. Does not know texts of passages or models. Source: thesis, section 5.4.2.
+Source: thesis, section 5.4.2.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def candidate_recall(
             hits.append(float(bool(gold & known)))
             recalls.append(len(gold & known) / len(gold))
         reached = [(min(len(label.passages & known), selected), len(label.passages)) for label in turn.labels]
-        bounds.append(max(2 * found / (found + size) if found else 0.0 for found, size in reached))
+        bounds.append(max(2 * covered / (covered + size) if covered else 0.0 for covered, size in reached))
     return {
         "turns": len(turns),
         "turns_with_gold": len(hits),

@@ -1,7 +1,6 @@
 """INSCIT as dialogues for DIALKI: candidates as passages of one span, and what the turns rest on.
 
-Knows turns, candidates and the lines of `dialki/readers/jsonl.py`. Does not know tokens or models. Source: thesis,
-section 5.4.2.
+Writes the lines of `dialki/readers/jsonl.py`. Source: thesis, section 5.4.2.
 """
 
 from __future__ import annotations
@@ -91,16 +90,16 @@ class MakeIdentifierData(Settings):
         known = passages_by_id({one for row in ids.values() for one in row}, turns, self.corpus, self.store)
         rows = [self._row(turn, ids[turn.name], known) for turn in turns]
         write_dialogues(self.output, rows)
-        found = {name: candidate_recall(turns, row) for name, row in lists.items()}
+        recall = {name: candidate_recall(turns, row) for name, row in lists.items()}
         if self.results is not None:
-            write_json(self.results, found)
+            write_json(self.results, recall)
         table = [
-            {"candidates": name, **{key: cell(value) for key, value in row.items()}} for name, row in found.items()
+            {"candidates": name, **{key: cell(value) for key, value in row.items()}} for name, row in recall.items()
         ]
         print(markdown_table(table, list(table[0])))
         labelled = sum(bool(row["gold"]) for row in rows)
         print(f"{len(rows)} dialogues, {labelled} with gold among their candidates -> {self.output}")
-        return found
+        return recall
 
     def _gold(self, turn: InscitTurn) -> list[str]:
         """The ids that are gold, each once."""
@@ -145,12 +144,12 @@ def asked_row(
         candidates: passages of one span each; what an agent turn rests on is told where it is among them.
     """
     place = {passage.id: number for number, passage in enumerate(candidates)}
-    said: list[dict[str, Any]] = []
+    turns: list[dict[str, Any]] = []
     for number, text in enumerate(context):
         evidence = unique(passage.id for passage in earlier[number // 2]) if number % 2 else []
         labels = [_span(place[one]) for one in evidence if one in place]
-        said.append({"role": "agent" if number % 2 else "user", "text": text, "knowledge": labels or None})
-    return {"id": name, "turns": said, "passages": [_passage(one) for one in candidates]}
+        turns.append({"role": "agent" if number % 2 else "user", "text": text, "knowledge": labels or None})
+    return {"id": name, "turns": turns, "passages": [_passage(one) for one in candidates]}
 
 
 def _span(passage: int) -> dict[str, int]:

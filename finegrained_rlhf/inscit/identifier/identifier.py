@@ -1,6 +1,6 @@
 """A trained DIALKI that selects the evidence of one turn, for applications.
 
-Knows finders and thresholds. Files of turns are `identify.py`'s.
+Files of turns are `identify.py`'s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Predictions of a trained DIALKI for INSCIT, and the thresholds that they are made with.
-
-Knows turns, dialogues made of them, finders and predictions. Does not know how a finder is trained.
-"""
+"""Predictions of a trained DIALKI for INSCIT, and the thresholds that they are made with."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from finegrained_rlhf.inscit.evaluation.scoring import mean_percent, passage_f1
 from finegrained_rlhf.inscit.identifier.candidates import SELECTED, candidate_recall
 from finegrained_rlhf.inscit.identifier.selection import EvidenceSelection, TuneBy, check_tune_by, tuned_selection
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 if TYPE_CHECKING:
@@ -79,8 +76,8 @@ class IdentifyEvidence(Settings):
 
     def __post_init__(self) -> None:
         EvidenceSelection(self.score, self.threshold, self.empty, self.most)
-        given = self.threshold is not None or self.empty is not None
-        if (self.tune is not None) + (self.selection is not None) + given > 1:
+        fixed = self.threshold is not None or self.empty is not None
+        if (self.tune is not None) + (self.selection is not None) + fixed > 1:
             raise ConfigError("tune, selection, threshold: expected one of them, or none for the best candidate alone")
         if self.tune is not None:
             check_tune_by(self.tune, self.score)
@@ -100,6 +97,7 @@ class IdentifyEvidence(Settings):
             DataError: a file is damaged, or the dialogues are not those of the turns.
         """
         from finegrained_rlhf.dialki.training.systems import load_finder
+        from finegrained_rlhf.runtime.processes import Processes
 
         processes = Processes(self.processes)
         turns = turns_of(read_inscit(self.data).conversations)
@@ -115,25 +113,25 @@ class IdentifyEvidence(Settings):
         predictions = {
             turn.key: InscitPrediction("", selection.of(row)) for turn, row in zip(turns, scored, strict=True)
         }
-        found = {"tune": self.tune, **identified(turns, scored, selection)}
+        results = {"tune": self.tune, **identified(turns, scored, selection)}
         if processes.is_main:
             write_predictions(self.output, turns, predictions)
             if self.results is not None:
-                write_json(self.results, found)
-            self._print(found)
+                write_json(self.results, results)
+            self._print(results)
         processes.barrier()
-        return found
+        return results
 
     def _scored(
         self, finder: Finder[Any], examples: Sequence[DialogueExample], score: SelectBy
     ) -> list[dict[str, float]]:
         """The score of each searched candidate of each dialogue by its id, in order, in every process."""
         processes = finder.processes
-        mine = [examples[i] for i in processes.share(len(examples))]
+        share = [examples[i] for i in processes.share(len(examples))]
         rows, covered = [], []
-        with progress_bar("identifying", len(mine), "dialogue", processes.is_main) as bar:
-            answers = (answer for batch in finder.stream(mine) for answer in batch)
-            for example, answer in zip(mine, answers, strict=True):
+        with progress_bar("identifying", len(share), "dialogue", processes.is_main) as bar:
+            answers = (answer for batch in finder.stream(share) for answer in batch)
+            for example, answer in zip(share, answers, strict=True):
                 ids = [example.passages[number].id for number in answer.searched]
                 rows.append(dict(zip(ids, answer.scores(score), strict=True)))
                 covered.append(answer.coverage)
@@ -144,10 +142,10 @@ class IdentifyEvidence(Settings):
             logger.info("%s", finder.report)
         return processes.gather_objects(rows)
 
-    def _print(self, found: Mapping[str, Any]) -> None:
-        shown = {key: cell(value) for key, value in found.items() if not isinstance(value, Mapping) and key != "tune"}
+    def _print(self, results: Mapping[str, Any]) -> None:
+        shown = {key: cell(value) for key, value in results.items() if not isinstance(value, Mapping) and key != "tune"}
         print(markdown_table([shown], list(shown)))
-        bound, chosen = found["candidates"], found["selection"]
+        bound, chosen = results["candidates"], results["selection"]
         where = f", chosen on these turns by {self.tune}" if self.tune is not None else ""
         print(f"{chosen['score']}: γ {cell(chosen['threshold'])}, empty {cell(chosen['empty'])}{where}")
         recall = f"{cell(bound['recall'])}% of the evidence is among the candidates"
@@ -172,7 +170,7 @@ def read_identifier_data(path: str | Path, turns: Sequence[InscitTurn]) -> list[
     for turn in turns:
         if turn.name not in known:
             raise DataError(f"has no dialogue for turn {turn.name!r}", file=path)
-        if tuple(said.text for said in known[turn.name].turns) != turn.context:
+        if tuple(one.text for one in known[turn.name].turns) != turn.context:
             raise DataError("this turn has another context in the data", file=path, record=turn.name, field="turns")
     return [known[turn.name] for turn in turns]
 
@@ -206,16 +204,16 @@ def identified(
         `first_candidate`, PI-F1 of one passage a turn; `passages`, selected a turn; `empty_turns`; `selection`;
         `candidates` (`candidate_recall`).
     """
-    said = [selection.of(row) for row in scored]
+    selected = [selection.of(row) for row in scored]
     alone = EvidenceSelection(selection.score)
     return {
         "turns": len(turns),
-        "pi_f1": _pi_f1(turns, said),
-        "pi_f1_with_empty": _pi_f1(turns, said, 1.0),
+        "pi_f1": _pi_f1(turns, selected),
+        "pi_f1_with_empty": _pi_f1(turns, selected, 1.0),
         "best_alone": _pi_f1(turns, [alone.of(row) for row in scored]),
         "first_candidate": _pi_f1(turns, [tuple(row)[:1] for row in scored]),
-        "passages": sum(map(len, said)) / len(turns),
-        "empty_turns": sum(not row for row in said),
+        "passages": sum(map(len, selected)) / len(turns),
+        "empty_turns": sum(not row for row in selected),
         "selection": selection.to_json(),
         "candidates": candidate_recall(
             turns, {turn.name: list(row) for turn, row in zip(turns, scored, strict=True)}, selection.most
@@ -223,10 +221,10 @@ def identified(
     }
 
 
-def _pi_f1(turns: Sequence[InscitTurn], said: Sequence[Sequence[str]], empty: float = 0.0) -> float | None:
+def _pi_f1(turns: Sequence[InscitTurn], predicted: Sequence[Sequence[str]], empty: float = 0.0) -> float | None:
     return mean_percent(
         [
             max(passage_f1(ids, label.passages, empty) for label in turn.labels)
-            for turn, ids in zip(turns, said, strict=True)
+            for turn, ids in zip(turns, predicted, strict=True)
         ]
     )

@@ -1,7 +1,6 @@
 """From scores of candidates to a set of passages, and the thresholds that are chosen for it.
 
-Knows ids, scores and the evidence of labels. Does not know models or files. Source: thesis, section 5.4.2, and the
-authors' repository (commit 2319fb8) for the criterion of the mean number.
+Source: thesis, section 5.4.2, and the authors' repository (commit 2319fb8) for the criterion of the mean number.
 """
 
 from __future__ import annotations
@@ -121,8 +120,8 @@ def tuned_selection(
 
     if tune == "repository":
         return judged(_nearest_mean(scored, most))[1]
-    seen = np.array([value for row in scored for value in row.values()])
-    quantiles = np.quantile(seen, np.linspace(0, 1, min(_QUANTILES, len(seen))))
+    scores = np.array([value for row in scored for value in row.values()])
+    quantiles = np.quantile(scores, np.linspace(0, 1, min(_QUANTILES, len(scores))))
     best = max((judged(float(value)) for value in np.unique(quantiles)), key=lambda pair: (pair[0], pair[1].threshold))
     return best[1]
 

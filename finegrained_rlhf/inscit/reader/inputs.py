@@ -1,7 +1,7 @@
 """Prompt files for readers: a conversation, the passages that may answer its last turn, and what is to be said.
 
-Knows turns, retrieved passages, predictions and the passages of a corpus. Does not know tokenizers: what is too long is
-cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, section 5.4; INSCIT's reader.
+What is too long is cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, section 5.4;
+INSCIT's reader.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class MakeReaderInputs(Settings):
             DataError: a file is damaged, or lacks a turn, or a passage is nowhere.
         """
         turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
-        asked = list(_asked(turns, self.labels))
-        ids = self._passages(asked, turns)
+        labelled = list(_labelled_turns(turns, self.labels))
+        ids = self._passages(labelled, turns)
         known = passages_by_id({name for row in ids for name in row}, turns, self.corpus, self.store)
         types = None if self.types in (None, ORACLE) else read_type_file(self.types, turns)
         rows = []
-        for one, names in zip(asked, ids, strict=True):
+        for one, names in zip(labelled, ids, strict=True):
             missing = [name for name in names if name not in known]
             if missing:
                 problem = f"passage {missing[0]!r} is not in the data: name the corpus that it was retrieved from"
@@ -102,21 +102,21 @@ class MakeReaderInputs(Settings):
         print(f"{len(rows)} prompts of {len(turns)} turns, {mean:.1f} passages a prompt -> {self.output}")
         return len(rows)
 
-    def _passages(self, asked: Sequence[Asked], turns: Sequence[InscitTurn]) -> list[list[str]]:
+    def _passages(self, labelled: Sequence[Asked], turns: Sequence[InscitTurn]) -> list[list[str]]:
         """The ids of the passages of each prompt."""
         if self.evidence == "gold":
-            return [unique(one.gold)[: self.passages] for one in asked]
+            return [unique(one.gold)[: self.passages] for one in labelled]
         if self.evidence is not None:
-            said = read_predictions(self.evidence, turns)
-            return [unique(said[one.turn.key].evidence)[: self.passages] for one in asked]
+            predictions = read_predictions(self.evidence, turns)
+            return [unique(predictions[one.turn.key].evidence)[: self.passages] for one in labelled]
         assert self.retrieved is not None
         run = read_retrieved(self.retrieved, turns)
-        found = []
-        for one in asked:
+        passages = []
+        for one in labelled:
             before = earlier_ids(one.turn, newest_first=True) if self.earlier else []
             ids = unique([*before, *(hit.id for hit in run[one.turn.name])])[: self.passages]
-            found.append(with_gold(ids, one.gold, self.passages) if self.add_gold else ids)
-        return found
+            passages.append(with_gold(ids, one.gold, self.passages) if self.add_gold else ids)
+        return passages
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Asked:
         return unique(passage.id for passage in self.label.evidence)
 
 
-def _asked(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
+def _labelled_turns(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
     for turn in turns:
         chosen = turn.labels if labels == "all" else turn.labels[:1]
         for number, label in enumerate(chosen, start=1):
@@ -165,16 +165,16 @@ def read_type_file(path: str, turns: Sequence[InscitTurn]) -> Mapping[str, Any]:
     Raises:
         DataError: a turn is missing or there twice, or a label is no type.
     """
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for number, row in enumerate(read_jsonl(path)):
         try:
             name, kind = get_field(row, "id"), get_field(row, "label")
             require(kind in RESPONSE_TYPES, f"expected one of {', '.join(RESPONSE_TYPES)}, got {kind!r}", "label")
-            require(name not in found, f"turn {name!r} is there twice", "id")
+            require(name not in types, f"turn {name!r} is there twice", "id")
         except DataError as error:
             raise error.at(file=path, record=number) from None
-        found[name] = kind
+        types[name] = kind
     for turn in turns:
-        if turn.name not in found:
+        if turn.name not in types:
             raise DataError(f"turn {turn.name!r} has no type", file=path)
-    return found
+    return types

@@ -1,6 +1,6 @@
 """From what a reader said to predictions in the published format.
 
-Knows the prompt file that `inputs.py` writes and the answers that `finegrained generate` writes to it.
+Reads the prompt file that `inputs.py` writes and the answers that `finegrained generate` writes to it.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ class ReadReaderOutputs(Settings):
             DataError: a file is damaged, or a turn is missing or there twice.
         """
         turns = turns_of(read_inscit(self.data).conversations)
-        given = {
+        passages = {
             item.id: [passage.id for passage in item.metadata.get("passages", ())]
             for item in read_prompt_file(self.inputs)
         }
-        said = read_texts(self.responses, "response")
+        responses = read_texts(self.responses, "response")
         counts, predictions = Counter[str](), {}
         for turn in turns:
-            for name, file in ((turn.name in given, self.inputs), (turn.name in said, self.responses)):
+            for name, file in ((turn.name in passages, self.inputs), (turn.name in responses, self.responses)):
                 if not name:
                     raise DataError(f"has nothing for turn {turn.name!r}", file=file)
-            text, ids = said[turn.name], given[turn.name]
+            text, ids = responses[turn.name], passages[turn.name]
             one = read_joint(text, ids) if self.task == "joint" else SaidByReader(text.strip(), tuple(ids))
             counts.update(unknown=one.unknown, repeated=one.repeated, unanswered=not one.answered)
             predictions[turn.key] = InscitPrediction(one.response, one.evidence)
         write_predictions(self.output, turns, predictions)
         read_predictions(self.output, turns)
-        found = {"turns": len(turns), **{name: int(counts[name]) for name in ("unknown", "repeated", "unanswered")}}
-        told = f"{found['unknown']} ids of passages that were not given, {found['repeated']} named again"
-        print(f"{len(turns)} turns, {told}, {found['unanswered']} without an answer -> {self.output}")
-        return found
+        summary = {"turns": len(turns), **{name: int(counts[name]) for name in ("unknown", "repeated", "unanswered")}}
+        problems = f"{summary['unknown']} ids of passages that were not given, {summary['repeated']} named again"
+        print(f"{len(turns)} turns, {problems}, {summary['unanswered']} without an answer -> {self.output}")
+        return summary

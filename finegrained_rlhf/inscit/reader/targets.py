@@ -1,6 +1,6 @@
 """What a reader is taught to say, and what is read from what it says.
 
-Knows `evidence: id1 | id2 answer: RESPONSE` (thesis, section 5.4; INSCIT's reader). Does not know files or models.
+The form is `evidence: id1 | id2 answer: RESPONSE` (thesis, section 5.4; INSCIT's reader).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPE_NAMES: dict[ResponseType, str] = {
     NOTHING: "no answer and no information",
 }
 """What a reader is told that the type of its response is to be (thesis, section 5.5)."""
-_SAID = re.compile(r"\s*(?:evidence\s*:(?P<evidence>.*?))?\banswer\s*:(?P<answer>.*)", re.DOTALL)
+_JOINT = re.compile(r"\s*(?:evidence\s*:(?P<evidence>.*?))?\banswer\s*:(?P<answer>.*)", re.DOTALL)
 _EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
 
 
@@ -50,7 +50,7 @@ def joint_target(response: str, evidence: Iterable[str]) -> str:
     return f"evidence: {ids} answer: {response}" if ids else f"evidence: answer: {response}"
 
 
-def read_joint(text: str, given: Sequence[str]) -> SaidByReader:
+def read_joint(text: str, passages: Sequence[str]) -> SaidByReader:
     """What `joint_target` was to teach, read from what was said.
 
     White space inside of ids does not count, tokenizers may write it otherwise, but where two passages differ in it
@@ -58,23 +58,23 @@ def read_joint(text: str, given: Sequence[str]) -> SaidByReader:
 
     Args:
         text: that a reader wrote.
-        given: ids of the passages that it read.
+        passages: ids of the passages that it read.
     """
-    whole = _SAID.match(text)
-    begun = whole or _EVIDENCE.match(text)
+    complete = _JOINT.match(text)
+    begun = complete or _EVIDENCE.match(text)
     named = (begun["evidence"] if begun else None) or ""
-    exact, bare = ({form(name): name for name in reversed(given)} for form in (_collapsed, _bare))
-    found, unknown, repeated = list[str](), 0, 0
+    exact, bare = ({form(name): name for name in reversed(passages)} for form in (_collapsed, _bare))
+    evidence, unknown, repeated = list[str](), 0, 0
     for name in map(_collapsed, named.split("|")):
         meant = exact.get(name) or bare.get(_bare(name))
         if meant is None:
             unknown += bool(name)
-        elif meant in found:
+        elif meant in evidence:
             repeated += 1
         else:
-            found.append(meant)
-    answer = whole["answer"].strip() if whole else ""
-    return SaidByReader(answer or NO_INFORMATION, tuple(found), unknown, repeated, bool(answer))
+            evidence.append(meant)
+    answer = complete["answer"].strip() if complete else ""
+    return SaidByReader(answer or NO_INFORMATION, tuple(evidence), unknown, repeated, bool(answer))
 
 
 def _collapsed(name: str) -> str:

@@ -1,8 +1,8 @@
 """What a dense retriever learns from: turns with their evidence, and passages that BM25 takes for it.
 
-Knows turns, an index and the corpus that it was built of; writes what `finegrained train-dpr` reads. Every passage has
-the title and the text that the corpus gives it, since that is what an index encodes; white space in the text is
-collapsed, which a BERT does not see. Source: thesis, section 5.3; INSCIT's DPR.
+Writes what `finegrained train-dpr` reads. Every passage has the title and the text that the corpus gives it, since that
+is what an index encodes; white space in the text is collapsed, which a BERT does not see. Source: thesis, section 5.3;
+INSCIT's DPR.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class MakeDprData(Settings):
         room = self.negatives + max(len(turn.gold) for turn in turns)
         groundings = [gold[turn.gold[0]].text for turn in turns]
         hard = search_all(retriever, groundings, room, self.batch_size)
-        asked = [evidence_query(turn.context, self.query) for turn in turns]
-        other = search_all(retriever, asked, room, self.batch_size)
-        found = {hit.id for hits in (*hard, *other) for hit in hits} - gold.keys()
-        known = gold | corpus_passages(found, self.corpus, self.store)
+        queries = [evidence_query(turn.context, self.query) for turn in turns]
+        other = search_all(retriever, queries, room, self.batch_size)
+        negatives = {hit.id for hits in (*hard, *other) for hit in hits} - gold.keys()
+        known = gold | corpus_passages(negatives, self.corpus, self.store)
         near = [self._negatives(turn, hits, known) for turn, hits in zip(turns, hard, strict=True)]
         far = [self._negatives(turn, hits, known) for turn, hits in zip(turns, other, strict=True)]
         rows = [

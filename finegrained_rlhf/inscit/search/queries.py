@@ -1,4 +1,4 @@
-"""What is searched for in a turn. Knows conversations as texts.
+"""What is searched for in a turn.
 
 The authors publish what BM25 found, not what they searched for: choose on dev, and say which.
 """

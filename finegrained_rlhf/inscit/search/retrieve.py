@@ -1,6 +1,6 @@
 """Ranked passages for every turn of a file.
 
-Knows turns and retrievers by their protocol. Writes what `read_retrieved` reads: `[{conv_id, turn_id, ctxs}]`.
+Writes what `read_retrieved` reads: `[{conv_id, turn_id, ctxs}]`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class RetrieveEvidence(Settings):
         turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
         retriever = self.retriever.open(Path(self.index))
         queries = [evidence_query(turn.context, self.query) for turn in turns]
-        found = search_all(retriever, queries, self.k, self.batch_size)
-        write_retrieved(self.output, turns, found)
+        results = search_all(retriever, queries, self.k, self.batch_size)
+        write_retrieved(self.output, turns, results)
         print(f"{len(turns)} turns, {self.k} passages at most -> {self.output}")
         return len(turns)
 
 
-def write_retrieved(path: str | Path, turns: Sequence[InscitTurn], found: Sequence[Sequence[Hit]]) -> None:
+def write_retrieved(path: str | Path, turns: Sequence[InscitTurn], results: Sequence[Sequence[Hit]]) -> None:
     """Write ranked passages of turns as `read_retrieved` reads them."""
     rows = [
         {
@@ -72,6 +72,6 @@ def write_retrieved(path: str | Path, turns: Sequence[InscitTurn], found: Sequen
             "turn_id": turn.number,
             "ctxs": [{"id": hit.id, "score": float(hit.score)} for hit in hits],
         }
-        for turn, hits in zip(turns, found, strict=True)
+        for turn, hits in zip(turns, results, strict=True)
     ]
     write_json(path, rows)

@@ -57,30 +57,30 @@ class EvaluateResponseTypes(Settings):
         classifier = TextClassifier.open(self.path, RESPONSE_TYPES[0])
         classifier.to("cuda" if torch.cuda.is_available() else "cpu")
         names = [str(classifier.model.config.id2label[i]) for i in range(classifier.model.config.num_labels)]
-        said = classifier.label_probabilities([one.text for one in texts], self.batch_size).argmax(dim=1).tolist()
+        predicted = classifier.label_probabilities([one.text for one in texts], self.batch_size).argmax(dim=1).tolist()
         gold = [str(one.label) for one in texts]
-        found = {"instances": len(texts), **response_type_scores(gold, [names[i] for i in said])}
+        scores = {"instances": len(texts), **response_type_scores(gold, [names[i] for i in predicted])}
         if self.output is not None:
-            write_json(self.output, found)
+            write_json(self.output, scores)
         if self.predicted is not None:
-            labels = {one.id: names[i] for one, i in zip(texts, said, strict=True)}
+            labels = {one.id: names[i] for one, i in zip(texts, predicted, strict=True)}
             first = {turn.name: labels.get(turn.name, labels.get(f"{turn.name}_1")) for turn in turns}
             write_jsonl(self.predicted, [{"id": name, "label": label} for name, label in first.items()])
-        print(json.dumps(found, indent=2) if self.format == "json" else response_type_tables(found))
-        return found
+        print(json.dumps(scores, indent=2) if self.format == "json" else response_type_tables(scores))
+        return scores
 
 
-def response_type_scores(gold: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
+def response_type_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, Any]:
     """`majority` (the share of the most frequent type), `accuracy`, `macro_f1` in percent, and `confusion`."""
     most = Counter(gold).most_common(1)[0][1]
-    return {"majority": 100 * most / len(gold), **type_scores(list(zip(gold, said, strict=True)))}
+    return {"majority": 100 * most / len(gold), **type_scores(list(zip(gold, predicted, strict=True)))}
 
 
-def response_type_tables(found: Mapping[str, Any]) -> str:
+def response_type_tables(scores: Mapping[str, Any]) -> str:
     """The scores for people."""
-    shown = {name: cell(found[name]) for name in ("instances", "majority", "accuracy", "macro_f1")}
+    shown = {name: cell(scores[name]) for name in ("instances", "majority", "accuracy", "macro_f1")}
     rows = [
         {"type": gold, **{f"said {name}": str(count) for name, count in row.items()}}
-        for gold, row in found["confusion"].items()
+        for gold, row in scores["confusion"].items()
     ]
     return f"{markdown_table([shown], list(shown))}\n{markdown_table(rows, list(rows[0]))}"

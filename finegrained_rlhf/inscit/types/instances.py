@@ -21,15 +21,15 @@ from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitLabel, I
 
 def type_instances(turns: Sequence[InscitTurn]) -> list[LabelledText]:
     """An instance for each set of passages that labels of a turn rest on, with the type of the first such label."""
-    found = []
+    instances = []
     for turn in turns:
         first: dict[frozenset[str], InscitLabel] = {}
         for label in turn.labels:
             first.setdefault(label.passages, label)
         for number, label in enumerate(first.values(), start=1):
             name = f"{turn.name}_{number}" if len(first) > 1 else turn.name
-            found.append(LabelledText(name, type_text(turn, label), label.response_type))
-    return found
+            instances.append(LabelledText(name, type_text(turn, label), label.response_type))
+    return instances
 
 
 def type_text(turn: InscitTurn, label: InscitLabel) -> str:
@@ -67,7 +67,7 @@ class MakeResponseTypes(Settings):
     def run(self) -> list[LabelledText]:
         """Read, write, print one line. Raises DataError where the file is damaged."""
         turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
-        found = type_instances(turns)
-        write_jsonl(self.output, [{"id": one.id, "text": one.text, "label": one.label} for one in found])
-        print(f"{len(found)} instances of {len(turns)} turns -> {self.output}")
-        return found
+        instances = type_instances(turns)
+        write_jsonl(self.output, [{"id": one.id, "text": one.text, "label": one.label} for one in instances])
+        print(f"{len(instances)} instances of {len(turns)} turns -> {self.output}")
+        return instances

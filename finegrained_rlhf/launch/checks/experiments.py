@@ -10,7 +10,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.launch.command_line import CommandLine
-from finegrained_rlhf.launch.commands import conf_directory, typed
+from finegrained_rlhf.launch.configurations import conf_directories, conf_file, typed
 
 _ALSO = {"sweep": ("sweep", "train_ppo"), "doctor": ("train_ppo",)}
 """Commands that take the experiments of another one."""
@@ -20,7 +20,7 @@ _PIPELINES = "run_experiment"
 
 def owner(experiment: str) -> str | None:
     """The command that an experiment of the project belongs to; None for a user's own."""
-    path = _directory("experiment") / f"{experiment}.yaml"
+    path = conf_file(f"experiment/{experiment}.yaml")
     if not path.is_file():
         return None
     with open(path, encoding="utf-8") as lines:
@@ -37,7 +37,7 @@ def experiments_of(command: str) -> Iterator[str]:
 
 def pipelines() -> list[str]:
     """The experiments of several steps, by the name that `finegrained run-experiment pipeline=NAME` takes."""
-    return list(_names("pipeline"))
+    return _names("pipeline")
 
 
 def options(group: str, command: str, own: str | None = None) -> list[str]:
@@ -48,8 +48,8 @@ def options(group: str, command: str, own: str | None = None) -> list[str]:
         command: by name.
         own: directory of the user's configurations (`--config-dir`), whose options count as well.
     """
-    names = list(experiments_of(command) if group == "experiment" else _names(group))
-    return names if own is None else list(dict.fromkeys([*names, *_names(group, Path(own))]))
+    names = list(experiments_of(command) if group == "experiment" else _names(group.partition("@")[0]))
+    return names if own is None else list(dict.fromkeys([*names, *_names(group.partition("@")[0], Path(own))]))
 
 
 def group_and_option(path: str) -> tuple[str, str]:
@@ -94,11 +94,10 @@ def check_own_options(line: CommandLine) -> None:
                 raise ConfigError(f"file {path}: the file is empty; expected the keys of {group}={name}")
 
 
-def _names(group: str, configurations: Path | None = None) -> Iterator[str]:
-    directory = (configurations or conf_directory()) / group
-    for path in sorted(directory.rglob("*.yaml")):
-        yield path.relative_to(directory).with_suffix("").as_posix()
-
-
-def _directory(group: str) -> Path:
-    return conf_directory() / group
+def _names(group: str, configurations: Path | None = None) -> list[str]:
+    directories = conf_directories() if configurations is None else (configurations,)
+    return sorted(
+        path.relative_to(directory / group).with_suffix("").as_posix()
+        for directory in directories
+        for path in (directory / group).rglob("*.yaml")
+    )

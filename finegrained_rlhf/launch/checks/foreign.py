@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.launch.commands import conf_directory
+from finegrained_rlhf.core.fields import is_ours
+from finegrained_rlhf.launch.configurations import conf_directories
 
 TRUST = "trust"
 """The key that admits classes by name; it counts on the command line alone."""
@@ -25,15 +26,18 @@ _REACH_OUT = frozenset(
     }
 )
 """Classes of ours that say which server is asked, and which environment variable is sent to it as a key."""
-_NAMED = re.compile(r"""_target_["']?\s*:\s*["']?((?:finegrained_rlhf|reward_models)(?:\.\w+)+)""")
+_NAMED = re.compile(r"""_target_["']?\s*:\s*["']?(\w+(?:\.\w+)+)""")
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 @cache
 def classes_of_project() -> frozenset[str]:
-    """The classes that the project's configurations (`conf/`) name, but for those that reach another machine."""
-    texts = (path.read_text(encoding="utf-8") for path in conf_directory().rglob("*.yaml"))
-    return frozenset(name for text in texts for name in _NAMED.findall(text)) - _REACH_OUT
+    """The classes that the project's configurations (`conf/`) and those of packages that join it name, but for those
+    that reach another machine.
+    """
+    paths = (path for directory in conf_directories() for path in directory.rglob("*.yaml"))
+    names = (name for path in paths for name in _NAMED.findall(path.read_text(encoding="utf-8")))
+    return frozenset(name for name in names if is_ours(name)) - _REACH_OUT
 
 
 def trusted_classes(config: Mapping[str, Any], given: Sequence[str]) -> tuple[str, ...]:

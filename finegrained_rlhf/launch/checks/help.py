@@ -24,7 +24,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import is_ours, named_class, settings_of
 from finegrained_rlhf.launch.checks.experiments import options
 from finegrained_rlhf.launch.command_line import CommandLine, quoted
-from finegrained_rlhf.launch.commands import conf_directory
+from finegrained_rlhf.launch.configurations import conf_directory, conf_file
 
 _WIDTH = 110
 _COLUMN = 46
@@ -66,7 +66,7 @@ def _bases(command: str) -> Iterator[str]:
 
 
 def _written(name: str) -> dict[str, Any]:
-    text = (conf_directory() / f"{name}.yaml").read_text(encoding="utf-8")
+    text = conf_file(f"{name}.yaml").read_text(encoding="utf-8")
     written: dict[str, Any] = yaml.load(text, Loader=_LOADER)
     return written
 
@@ -104,7 +104,7 @@ def composed(command: str, line: CommandLine) -> dict[str, Any]:
 
 def _comments(base: str) -> dict[str, str]:
     """The comment behind each top-level key of a configuration."""
-    text = (conf_directory() / f"{base}.yaml").read_text(encoding="utf-8")
+    text = conf_file(f"{base}.yaml").read_text(encoding="utf-8")
     return {m.group(1): m.group(2) for m in re.finditer(r"^(\w+):[^#\n]*# (.*)$", text, re.MULTILINE)}
 
 

@@ -51,9 +51,9 @@ def examine_config(cfg: DictConfig) -> int:
         raise ConfigError("the doctor starts two processes itself: run it without accelerate launch")
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
-        asked = OmegaConf.to_container(cfg.pop("doctor"), resolve=True)
-        check_keys(asked, "doctor")  # type: ignore[arg-type]
-        options: DoctorConfig = build(asked)  # type: ignore[arg-type]
+        settings = OmegaConf.to_container(cfg.pop("doctor"), resolve=True)
+        check_keys(settings, "doctor")  # type: ignore[arg-type]
+        options: DoctorConfig = build(settings)  # type: ignore[arg-type]
     output = None if OmegaConf.is_missing(cfg, "output_dir") else Path(cfg.output_dir)
     if options.output and output and Path(options.output).resolve().is_relative_to(output.resolve()):
         raise ConfigError(f"doctor.output: {options.output} lies in output_dir, which the doctor leaves as it is")
@@ -88,8 +88,10 @@ def _findings(cfg: DictConfig, options: DoctorConfig, announce: Callable[[str], 
             with redirect_stdout(sys.stderr):  # what the steps of `prepare` print
                 config, hint = stack.enter_context(prepared(cfg, Processes(), _plain))
         except FineGrainedError as error:
-            given = " ".join(f"{key}=…" for key in missing_keys(cfg))
-            yield Finding("fail", str(error), given or "correct that key; --help and conf/ explain it", "configuration")
+            assignments = " ".join(f"{key}=…" for key in missing_keys(cfg))
+            yield Finding(
+                "fail", str(error), assignments or "correct that key; --help and conf/ explain it", "configuration"
+            )
             return
         case = case_of(config, missing_keys(cfg), options, scratch, hint)
         yield from examine(case, announce=announce)
@@ -173,8 +175,8 @@ def _parts(config: Mapping[str, Any], missing: list[str]) -> tuple[dict[str, Any
     problems = []
     for key, part in parts.items():
         given = not any(f"{name}.".startswith(f"{key}.") for name in missing)
-        whole = key != "reward" or all(f"{_COMPONENTS}{name}" in built for name in components)
-        if isinstance(part, Mapping) and "_target_" in part and given and whole:
+        complete = key != "reward" or all(f"{_COMPONENTS}{name}" in built for name in components)
+        if isinstance(part, Mapping) and "_target_" in part and given and complete:
             try:
                 built[key] = build(part)
             except FineGrainedError as error:
@@ -232,7 +234,7 @@ def _launch(config: Mapping[str, Any], scratch: Path, timeout: float) -> dict[st
     except subprocess.TimeoutExpired:
         raise ConsistencyError(f"two processes did not finish their step within {timeout:g} s") from None
     if status != 0:
-        said = last_output(log)
-        raised = [text for text in said if _RAISED.match(text)]  # the launcher has more to say after it
-        raise ConsistencyError(f"two processes failed: {complaint([*said, *raised[:1]])}")
+        log_lines = last_output(log)
+        raised = [text for text in log_lines if _RAISED.match(text)]  # the launcher has more to say after it
+        raise ConsistencyError(f"two processes failed: {complaint([*log_lines, *raised[:1]])}")
     return read_jsonl(RunDirectory(output).metrics)[0]

@@ -28,11 +28,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.launch.app import user_errors
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks.paths import check_writable
 from finegrained_rlhf.launch.checks.schema import check_keys
-from finegrained_rlhf.launch.commands import typed
+from finegrained_rlhf.launch.configurations import typed
+from finegrained_rlhf.launch.mistakes import user_errors
 from finegrained_rlhf.launch.steps import checked, expanded
 from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_output
 from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed

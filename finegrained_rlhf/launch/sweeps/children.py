@@ -1,7 +1,4 @@
-"""Child processes that write to a log and end with their parent, and GPUs dealt out to them.
-
-Knows processes and files of this machine. Knows neither Hydra nor what the children do.
-"""
+"""Child processes that write to a log and end with their parent, and GPUs dealt out to them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.files import write_text
-from finegrained_rlhf.launch.commands import typed
+from finegrained_rlhf.launch.configurations import typed
 
 _HEAD = """# Written by finegrained sweep; read by {command} --config-dir DIRECTORY --config-name {name}
 defaults:

@@ -2,7 +2,7 @@
 
 A point is one run directory, `points/NAME`, with `point.yaml` and `evaluation.yaml` (what its children read),
 `log.txt`, `evaluation.json`, and `point.json` (how it ended). Baselines lie beside, in `baselines/NAME`, for the points
-that share them. Knows the commands by their configurations; knows no Hydra.
+that share them.
 """
 
 from __future__ import annotations

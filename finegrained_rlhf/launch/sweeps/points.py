@@ -1,7 +1,7 @@
 """The points of a Hydra multirun: a name for each, and a directory of that name below the configured `output_dir`.
 
 A name is made of the overrides in which the points differ, not of the job's number, so that a sweep with more values
-finds the points that it has already. Knows Hydra's overrides; knows no job.
+finds the points that it has already.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def point_name(own: Mapping[str, str]) -> str:
     become `_`; a name that lost something by this, or by its length, ends in a hash of the overrides.
     """
     labels = _short_keys(list(own))
-    whole = "-".join(f"{labels[key]}_{value}" for key, value in own.items()) or "point"
-    name = re.sub(r"[^A-Za-z0-9._+-]", "_", whole).strip(".")
-    if name == whole and len(name) <= _LONGEST:
+    text = "-".join(f"{labels[key]}_{value}" for key, value in own.items()) or "point"
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", text).strip(".")
+    if name == text and len(name) <= _LONGEST:
         return name
     exact = "\n".join(f"{key}={value}" for key, value in own.items())
     return f"{name[: _LONGEST - _HASH - 1]}-{hashlib.sha256(exact.encode()).hexdigest()[:_HASH]}"

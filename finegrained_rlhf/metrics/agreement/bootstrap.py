@@ -1,7 +1,6 @@
 """Percentile intervals of any statistic by drawing items again with replacement (Efron, 1979).
 
-Knows items, whatever they hold, and a function of a list of them. Does not know what the function measures. Units of
-one item (segments, pairs, spans) are drawn together, so that they do not count as if they were independent.
+Units of one item (segments, pairs, spans) are drawn together, so that they do not count as if they were independent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Matches between what two people marked, and F1 of them: of one text, pooled over texts and averaged over them.
-
-Knows counts only: not what was marked, nor when two marks match.
-"""
+"""Matches between what two people marked, and F1 of them: of one text, pooled over texts and averaged over them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Agreement on labels, which are equal or not: percent agreement, Cohen's κ, prevalence, and Krippendorff's α, of
 numbers too.
 
-Knows labels by unit (segment) and rater, None where a rater gave none. Does not know what a label means or which units
-belong to one item. Labels are compared as Python compares them: True, 1 and 1.0 are one label.
+Labels are given by unit (segment) and rater, None where a rater gave none. Labels are compared as Python compares them:
+True, 1 and 1.0 are one label.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _by_unit(ratings: Sequence[Labels]) -> Counter[tuple[Hashable, ...]]:
         raise ValueError("a label must be hashable") from None
     if any(label != label for labels in combinations for label in labels):
         raise ValueError("a label is NaN; a missing label is None")
-    given: Counter[tuple[Hashable, ...]] = Counter()
+    counts: Counter[tuple[Hashable, ...]] = Counter()
     for labels, units in combinations.items():
-        given[tuple(label for label in labels if label is not None)] += units
-    return given
+        counts[tuple(label for label in labels if label is not None)] += units
+    return counts

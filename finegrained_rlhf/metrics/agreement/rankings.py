@@ -1,7 +1,7 @@
 """Agreement on which of several answers is better: preferences of pairs and rankings with ties.
 
-Knows ranks (1 is best, equal ranks are ties) and preferences of pairs in the order (0, 1), (0, 2), …, (1, 2), …, with
-the values of the feedback records: 1 the first is better, 2 the second, 0 a tie. Does not know answers.
+Of ranks, 1 is best and equal ranks are ties. Preferences of pairs stand in the order (0, 1), (0, 2), …, (1, 2), …, with
+the values of the feedback records: 1 the first is better, 2 the second, 0 a tie.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ def check_preferences(values: Iterable[int]) -> None:
 
 
 def _check_rows(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> None:
-    ours, theirs = [len(row) for row in first], [len(row) for row in second]
-    if len(ours) != len(theirs):
-        raise ValueError(f"expected the same items, got {len(ours)} and {len(theirs)}")
-    for item, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+    first_lengths, second_lengths = [len(row) for row in first], [len(row) for row in second]
+    if len(first_lengths) != len(second_lengths):
+        raise ValueError(f"expected the same items, got {len(first_lengths)} and {len(second_lengths)}")
+    for item, (a, b) in enumerate(zip(first_lengths, second_lengths, strict=True)):
         if a != b:
             raise ValueError(f"item {item}: expected as many values of both, got {a} and {b}")
 

@@ -1,7 +1,4 @@
-"""Agreement on sets (sentences that an answer should have used) and on corrected texts.
-
-Knows elements that are equal or not, and words. Does not know passages or answers.
-"""
+"""Agreement on sets (sentences that an answer should have used) and on corrected texts."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ def set_matches(first: Collection[Hashable], second: Collection[Hashable]) -> Ma
     if isinstance(first, str | bytes) or isinstance(second, str | bytes):
         raise ValueError("expected two sets of elements, got a text")
     try:
-        ours, theirs = frozenset(first), frozenset(second)
+        first_set, second_set = frozenset(first), frozenset(second)
     except TypeError:
         raise ValueError("the elements of a set must be hashable") from None
-    return MatchCounts(len(ours & theirs), len(ours), len(theirs))
+    return MatchCounts(len(first_set & second_set), len(first_set), len(second_set))
 
 
 def set_f1(first: Collection[Hashable], second: Collection[Hashable]) -> float:

@@ -1,7 +1,4 @@
-"""Whether the answer that was shown first wins more often than chance: share of decided pairs, and exact tests.
-
-Knows preferences and the order of display. Does not know answers or annotators.
-"""
+"""Whether the answer that was shown first wins more often than chance: share of decided pairs, and exact tests."""
 
 from __future__ import annotations
 

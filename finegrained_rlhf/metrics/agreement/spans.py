@@ -1,7 +1,4 @@
-"""Agreement of two people's spans on one text: exact, by overlap with one-to-one matching, and by character.
-
-Knows character offsets and types, whatever record carries them. Does not know the text, the taxonomy or segments.
-"""
+"""Agreement of two people's spans on one text: exact, by overlap with one-to-one matching, and by character."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ def exact_matches(first: Sequence[MarkedSpan], second: Sequence[MarkedSpan], *, 
         ValueError: a span is not 0 ≤ start < end.
     """
     _check(first, second)
-    ours, theirs = Counter(_keys(first, typed)), Counter(_keys(second, typed))
-    return MatchCounts((ours & theirs).total(), len(first), len(second))
+    first_keys, second_keys = Counter(_keys(first, typed)), Counter(_keys(second, typed))
+    return MatchCounts((first_keys & second_keys).total(), len(first), len(second))
 
 
 def overlap_matches(
@@ -98,8 +95,8 @@ def character_matches(first: Sequence[MarkedSpan], second: Sequence[MarkedSpan],
         ValueError: a span is not 0 ≤ start < end.
     """
     _check(first, second)
-    ours, theirs = _characters(first, typed), _characters(second, typed)
-    return MatchCounts(len(ours & theirs), len(ours), len(theirs))
+    first_characters, second_characters = _characters(first, typed), _characters(second, typed)
+    return MatchCounts(len(first_characters & second_characters), len(first_characters), len(second_characters))
 
 
 def matches_by_type(

@@ -1,1 +1,1 @@
-"""Tests of the difference between two systems over the same questions. Knows numbers only."""
+"""Tests of the difference between two systems over the same questions."""

@@ -1,7 +1,6 @@
 """Whether the mean difference of two systems over the same questions is more than chance, with clusters of questions.
 
-Questions of one dialogue depend on one another, so that dialogues, not questions, are what chance deals out. Knows
-numbers and the names of clusters. Does not know what was measured.
+Questions of one dialogue depend on one another, so that dialogues, not questions, are what chance deals out.
 """
 
 from __future__ import annotations
@@ -70,10 +69,12 @@ def cluster_sums(
     """
     if not len(values) or len(values) != len(clusters):
         raise ValueError(f"expected values with a cluster each, got {len(values)} and {len(clusters)}")
-    found: dict[Hashable, list[float]] = {}
+    by_cluster: dict[Hashable, list[float]] = {}
     for value, cluster in zip(values, clusters, strict=True):
-        found.setdefault(cluster, []).append(value)
-    return np.array([math.fsum(of) for of in found.values()]), np.array([float(len(of)) for of in found.values()])
+        by_cluster.setdefault(cluster, []).append(value)
+    return np.array([math.fsum(of) for of in by_cluster.values()]), np.array(
+        [float(len(of)) for of in by_cluster.values()]
+    )
 
 
 def clustered_t(sums: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[float | None, float | None]:

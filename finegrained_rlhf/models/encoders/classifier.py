@@ -1,7 +1,4 @@
-"""Classifiers of texts in the Hugging Face layout: which label, by which activation, how probable.
-
-Knows transformers' sequence classification models. Does not know what the probability is used for.
-"""
+"""Classifiers of texts in the Hugging Face layout: which label, by which activation, how probable."""
 
 from __future__ import annotations
 
@@ -144,20 +141,20 @@ class TextClassifier(EncoderModel):
         Raises:
             DataError: a text is too long and `too_long` is `refuse`.
         """
-        found: list[float] = self.label_probabilities(texts, batch_size)[:, self.label_id].tolist()
-        return found
+        probabilities: list[float] = self.label_probabilities(texts, batch_size)[:, self.label_id].tolist()
+        return probabilities
 
     @torch.no_grad()
     def label_probabilities(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
         """The probability of every label in each text, [texts, labels], fp64 on the CPU. Raises what the above does."""
         rows = self.encoded(texts)
-        found = torch.zeros(len(rows), self.model.config.num_labels, dtype=torch.float64)
+        probabilities = torch.zeros(len(rows), self.model.config.num_labels, dtype=torch.float64)
         for chosen in length_groups([len(row) for row in rows], batch_size, batch_overhead(self.device)):
             ids, mask = pad_rows([rows[i] for i in chosen], self.pad_id)
             logits = self.model(input_ids=send(ids, self.device), attention_mask=send(mask, self.device)).logits
             logits = logits.double()
-            found[chosen] = (logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1)).cpu()
-        return found
+            probabilities[chosen] = (logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1)).cpu()
+        return probabilities
 
     def encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts as the classifier reads them, special tokens included.
@@ -186,10 +183,10 @@ def label_id(config: Any, label: str) -> int:
         ModelError: the model has no such label; the message lists those it has.
     """
     labels = {int(place): str(name) for place, name in config.id2label.items()}
-    found = [place for place, name in labels.items() if name == label]
-    if len(found) != 1:
+    ids = [place for place, name in labels.items() if name == label]
+    if len(ids) != 1:
         raise ModelError(f"no label {label!r}; id2label has {', '.join(labels.values())}")
-    return found[0]
+    return ids[0]
 
 
 def _activation(config: Any) -> Activation:

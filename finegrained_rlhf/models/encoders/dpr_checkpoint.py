@@ -1,7 +1,7 @@
 """Checkpoints of Facebook's DPR code as two Hugging Face directories.
 
-Knows the keys of such a checkpoint (`model_dict` with `question_model.…` and `ctx_model.…`) and transformers' BERT.
-Knows no training. The file is a pickle, of which torch reads tensors and plain containers alone: nothing is executed.
+Such a checkpoint holds `model_dict` with `question_model.…` and `ctx_model.…`. The file is a pickle, of which torch
+reads tensors and plain containers alone: nothing is executed.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def read_dpr_weights(path: Path) -> dict[str, Tensor]:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: cannot be read as weights alone ({_reason(error)})") from None
-    found = state.model_dict if isinstance(state, _State) else None
+    state_dict = state.model_dict if isinstance(state, _State) else None
     if isinstance(state, Mapping):
-        found = state.get("model_dict")
-    if not isinstance(found, Mapping):
+        state_dict = state.get("model_dict")
+    if not isinstance(state_dict, Mapping):
         raise ModelError(f"{path}: holds no model_dict, expected a checkpoint of DPR")
-    weights = {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+    weights = {str(name): value for name, value in state_dict.items() if isinstance(value, Tensor)}
     for prefix in _PREFIXES.values():
         if not any(name.startswith(prefix) for name in weights):
             raise ModelError(f"{path}: model_dict holds no {prefix}…, expected both towers")
@@ -68,20 +68,20 @@ def read_dpr_weights(path: Path) -> dict[str, Tensor]:
 def _tower(weights: Mapping[str, Tensor], name: str, config: Any, path: Path) -> BertModel:
     """One of the two, fp32; every weight must be there, in its shape, and none be left over."""
     prefix = _PREFIXES[name]
-    given = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
-    given = {key: value for key, value in given.items() if not key.startswith(_UNREAD)}
+    state_dict = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+    state_dict = {key: value for key, value in state_dict.items() if not key.startswith(_UNREAD)}
     with quiet_transformers():
         tower = BertModel(config, add_pooling_layer=False)
     wanted = {key: value for key, value in tower.state_dict().items() if not key.startswith(_UNREAD)}
-    if missing := sorted(wanted.keys() - given.keys()):
+    if missing := sorted(wanted.keys() - state_dict.keys()):
         raise ModelError(f"{path}: {len(missing)} weights are missing, for example {prefix}{missing[0]}")
-    if unknown := sorted(given.keys() - wanted.keys()):
+    if unknown := sorted(state_dict.keys() - wanted.keys()):
         raise ModelError(f"{path}: {prefix}{unknown[0]} is no weight of a BERT ({len(unknown)} such)")
-    for key, value in given.items():
+    for key, value in state_dict.items():
         if value.shape != wanted[key].shape:
             shapes = f"{list(value.shape)}, the model's configuration says {list(wanted[key].shape)}"
             raise ModelError(f"{path}: {prefix}{key} has the shape {shapes}")
-    tower.load_state_dict({key: value.float() for key, value in given.items()}, strict=False)
+    tower.load_state_dict({key: value.float() for key, value in state_dict.items()}, strict=False)
     refuse_not_finite(tower, path)
     return tower.eval()
 
@@ -94,7 +94,7 @@ def _reason(error: Exception) -> str:
 
 
 def convert_dpr(job: ConvertDPR) -> Path:
-    """What `ConvertDPR.run` does."""
+    """Read the weights of both towers and save each as a model directory of its own."""
     directory = model_directory(job.model, export="model")
     config, tokenizer = encoder_config(directory), load_tokenizer(directory)
     if config.model_type != "bert":

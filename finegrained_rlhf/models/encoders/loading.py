@@ -1,6 +1,6 @@
 """Bidirectional encoders from directories in the Hugging Face layout, and how long their inputs may be.
 
-Knows transformers' encoders. Knows no head: what is put on an encoder's hidden states is its user's work.
+What is put on an encoder's hidden states is its user's work.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from finegrained_rlhf.models.loading import load_weights, read_model_config
 _OFFSET_POSITIONS = ("longformer", "roberta", "xlm-roberta", "camembert")
 
 
-def input_limit(config: Any, tokenizer: Any, asked: int) -> int:
+def input_limit(config: Any, tokenizer: Any, wanted: int) -> int:
     """The longest input in tokens that the position embeddings, the tokenizer and the configuration allow."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and config.model_type in _OFFSET_POSITIONS:
         positions -= (config.pad_token_id or 0) + 1
-    return min(limit for limit in (asked, positions, tokenizer.model_max_length) if limit is not None)
+    return min(limit for limit in (wanted, positions, tokenizer.model_max_length) if limit is not None)
 
 
 def is_encoder(config: Any) -> bool:

@@ -1,7 +1,7 @@
 """A Longformer made of a BERT or RoBERTa: the same function on texts that its window covers, and longer inputs.
 
-Knows the weights of the three. Knows no head and no training. Source: Beltagy et al. 2020, section 5: the positions are
-copied one after the other, and the projections of global attention begin as those of local attention.
+Source: Beltagy et al. 2020, section 5: the positions are copied one after the other, and the projections of global
+attention begin as those of local attention.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def tiled_positions(table: Tensor, offset: int, pad_id: int, length: int) -> Ten
         length: positions of the new table.
     """
     positions = table[offset:]
-    found = table.new_zeros(pad_id + 1 + length, table.shape[1])
-    found[: min(offset, pad_id + 1)] = table[: min(offset, pad_id + 1)]
-    found[pad_id + 1 :] = positions[torch.arange(length) % len(positions)]
-    return found
+    tiled = table.new_zeros(pad_id + 1 + length, table.shape[1])
+    tiled[: min(offset, pad_id + 1)] = table[: min(offset, pad_id + 1)]
+    tiled[pad_id + 1 :] = positions[torch.arange(length) % len(positions)]
+    return tiled
 
 
 def longformer_of(source: Any, length: int, window: int) -> LongformerModel:
@@ -92,7 +92,7 @@ def longformer_of(source: Any, length: int, window: int) -> LongformerModel:
 
 
 def make_longformer(job: MakeLongformer) -> Path:
-    """What `MakeLongformer.run` does."""
+    """Copy the weights of a BERT or RoBERTa into a Longformer with tiled positions, and save it."""
     directory = model_directory(job.model, export="model")
     config, tokenizer = encoder_config(directory), load_tokenizer(directory)
     if config.model_type not in ("bert", *_ROBERTAS):

@@ -1,6 +1,6 @@
 """Tokens that mark parts of an input, in a tokenizer and in the embeddings of its model.
 
-Knows transformers' tokenizers. Does not know what the marks mean: callers say which they are.
+Callers say what the marks mean.
 """
 
 from __future__ import annotations

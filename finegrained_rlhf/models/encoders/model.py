@@ -1,7 +1,6 @@
 """What every model with a head has: a network, its tokenizer, where they are and how they are saved.
 
-Knows the Hugging Face layout. Knows no head and no record: what stands on the hidden states, and what is written beside
-the weights, is the subclass's work.
+What stands on the hidden states, and what is written beside the weights, is the subclass's work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""More positions for a BERT: its table repeated, as Longformer's was made (Beltagy et al., 2020).
-
-Knows BERT's table of absolute positions. Does not know inputs or heads.
-"""
+"""More positions for a BERT: its table repeated, as Longformer's was made (Beltagy et al., 2020)."""
 
 from __future__ import annotations
 

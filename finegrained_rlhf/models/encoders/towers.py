@@ -1,6 +1,5 @@
 """Towers of dense passage retrieval: an encoder of queries and one of passages, whose `[CLS]` vectors are compared.
 
-Knows how queries and passages become token ids, and the Hugging Face layout. Knows no index, no loss and no data set.
 Source: Karpukhin et al. 2020, section 3; the form of queries is INSCIT's (thesis, chapter 5).
 
 `[SEP]` between turns and between titles is the tokenizer's own separator token, whatever it is called there. All token
@@ -80,11 +79,11 @@ class TextTower(EncoderModel):
         """
         rows = iter(self._plain([turn for turns in queries for turn in turns]))
         start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        found = []
+        ids = []
         for turns in queries:
             kept = fitting_turns([next(rows) for _ in turns], self.max_length - 2)
-            found.append((start, *_joined(kept, end), end))
-        return found
+            ids.append((start, *_joined(kept, end), end))
+        return ids
 
     def passage_ids(self, passages: Sequence[tuple[str, str]]) -> list[tuple[int, ...]]:
         """Token ids of passages: `[CLS] title [SEP] text [SEP]`, without a title `[CLS] text [SEP]`.
@@ -98,12 +97,12 @@ class TextTower(EncoderModel):
         parts = iter(self._plain([part for title in titles for part in title]))
         texts = self._plain([text for _, text in passages])
         start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        found = []
+        ids = []
         for title, text in zip(titles, texts, strict=True):
             room = self.max_length - 2 - bool(title)
             named = _joined([next(parts) for _ in title], end)[: max(room // 2, room - len(text))]
-            found.append((start, *named, *([end] if title else []), *text[: room - len(named)], end))
-        return found
+            ids.append((start, *named, *([end] if title else []), *text[: room - len(named)], end))
+        return ids
 
     def forward(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """The `[CLS]` vectors of inputs, fp32 [n, dimension] on the tower's device.
@@ -119,10 +118,10 @@ class TextTower(EncoderModel):
     @torch.no_grad()
     def vectors(self, rows: Sequence[Sequence[int]], batch_size: int) -> Tensor:
         """As `forward` of any number of inputs, those of similar length together: fp32 [n, dimension]."""
-        found = torch.zeros(len(rows), self.dimension, device=self.device)
+        vectors = torch.zeros(len(rows), self.dimension, device=self.device)
         for places in length_groups([len(row) for row in rows], batch_size, batch_overhead(self.device)):
-            found[places] = self([rows[i] for i in places])
-        return found
+            vectors[places] = self([rows[i] for i in places])
+        return vectors
 
     def _plain(self, texts: Sequence[str]) -> list[list[int]]:
         return plain_token_ids(self.tokenizer, texts)

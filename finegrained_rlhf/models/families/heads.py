@@ -4,7 +4,7 @@ Under bf16 autocast a linear layer rounds its output as well: a logit of 20 to s
 policy update changes. The product of bf16 numbers is summed in fp32 anyway; here it stays so.
 
 A pass asks for the logits chunk by chunk, and for each chunk again in its backward pass. The weight [V, D] is rounded
-once for all of them (`HeadOfPass`). Knows linear layers and autocast, no model.
+once for all of them (`HeadOfPass`).
 """
 
 from __future__ import annotations

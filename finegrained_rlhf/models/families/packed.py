@@ -7,8 +7,6 @@ stand for P·N rows of L + T.
 
 A mask hides pairs of columns but does not save them: S² of them are computed. So where no FlexAttention serves, as many
 responses share a row as are cheapest by a count of multiplications (`PassCost`): all, a few, or each its own.
-
-Knows how transformers takes prepared masks. Knows no head, no value and no loss.
 """
 
 from __future__ import annotations

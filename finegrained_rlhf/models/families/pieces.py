@@ -3,8 +3,6 @@
 Fusion-in-decoder (Izacard and Grave, 2021) is no other model than the encoder–decoder that it uses: only its encoder
 reads (question, passage) by (question, passage). The decoder's cross-attention knows no positions, so the states of the
 real tokens stand one behind the other without padding between pieces, and their order changes nothing.
-
-Knows encoders through `families/seq2seq.py`. Does not know what the pieces hold.
 """
 
 from __future__ import annotations

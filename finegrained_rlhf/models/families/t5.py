@@ -1,10 +1,9 @@
 """T5's forward passes with the work of a prompt done once for all of its responses.
 
-Knows the modules of transformers' T5 family (T5, T5 v1.1, Flan-T5, mT5, UMT5) and computes their function with their
-own weights, so adapters, autocast and gradients work as always. An encoder pass and the cross-attention's keys and
-values belong to a prompt; the responses to it attend as further query rows. Attention is
-`scaled_dot_product_attention`. In training mode (dropout) transformers' own forward runs instead
-(`families/seq2seq.py`).
+Computes with the own weights of transformers' T5 family (T5, T5 v1.1, Flan-T5, mT5, UMT5), so adapters, autocast and
+gradients work as always. An encoder pass and the cross-attention's keys and values belong to a prompt; the responses to
+it attend as further query rows. Attention is `scaled_dot_product_attention`. In training mode (dropout) transformers'
+own forward runs instead (`families/seq2seq.py`).
 """
 
 from __future__ import annotations

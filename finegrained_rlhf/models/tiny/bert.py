@@ -1,7 +1,6 @@
 """A tiny BERT for a corpus, with tokens that mark parts of its inputs.
 
-Knows transformers' BERT and the tokenizer of an encoder. Knows no task, and no training: callers say what the markers
-are, and the weights are random under a seed.
+Callers say what the markers are, and the weights are random under a seed.
 """
 
 from __future__ import annotations

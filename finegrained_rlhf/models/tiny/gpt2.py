@@ -1,6 +1,6 @@
 """A tiny GPT-2 for a corpus.
 
-Knows transformers' GPT-2. Knows no task and no training: the weights are transformers' own random ones under a seed.
+The weights are transformers' own random ones under a seed.
 """
 
 from __future__ import annotations

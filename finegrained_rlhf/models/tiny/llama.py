@@ -1,6 +1,6 @@
 """A tiny Llama for a corpus: rotary positions, grouped queries, gated feed-forward layers, RMS norms.
 
-Knows transformers' Llama. Knows no task and no training: the weights are random under a seed.
+The weights are random under a seed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A tiny Longformer for a corpus.
 
-Knows transformers' Longformer. Knows no task and no training: the weights are transformers' own random ones under a
-seed.
+The weights are transformers' own random ones under a seed.
 """
 
 from __future__ import annotations

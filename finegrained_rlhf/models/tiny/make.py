@@ -1,7 +1,6 @@
 """Tiny models on disk: which words a data file holds, and the directories that are written from them.
 
-Knows JSON, JSON lines and plain text, not their schemas: every string in a data file is corpus, except under the key
-`id`. Knows no training.
+Every string in a data file (JSON, JSON lines, plain text) is corpus, except under the key `id`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A tiny T5 for a corpus; it can begin with directions and with copying, so that it learns from little data.
 
-Knows transformers' T5. Knows no task and no training: the weights are random under a seed.
+The weights are random under a seed.
 """
 
 from __future__ import annotations

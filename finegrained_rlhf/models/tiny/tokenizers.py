@@ -1,7 +1,4 @@
-"""Tokenizers built from a text corpus, in the layouts that T5, causal models and encoders read.
-
-Knows the `tokenizers` library and transformers' wrapper around it. Knows no model.
-"""
+"""Tokenizers built from a text corpus, in the layouts that T5, causal models and encoders read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the builders of tiny models share: their sizes are checked, and their weights drawn under a seed.
-
-Knows torch's generator. Knows no family and no tokenizer.
-"""
+"""What the builders of tiny models share: their sizes are checked, and their weights drawn under a seed."""
 
 from __future__ import annotations
 

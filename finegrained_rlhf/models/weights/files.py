@@ -1,7 +1,7 @@
 """Whether a directory holds a whole model, told by its files: no weight is read, no class of a model is imported.
 
 Loading a model says the same and more, but minutes or hours later: after what a run prepares, or after the earlier
-steps of an experiment. Knows `config.json`, tokenizers' files and the headers of safetensors.
+steps of an experiment.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ def _read_object(path: Path, kind: type) -> Any:
         ModelError: it is damaged or holds something else.
     """
     try:
-        found = read_json(path)
+        value = read_json(path)
     except (DataError, OSError) as error:
         raise ModelError(str(error)) from None
-    if not isinstance(found, kind):
-        raise ModelError(f"{path}: expected {'an object' if kind is dict else 'an array'}, got {type(found).__name__}")
-    return found
+    if not isinstance(value, kind):
+        raise ModelError(f"{path}: expected {'an object' if kind is dict else 'an array'}, got {type(value).__name__}")
+    return value

@@ -1,8 +1,7 @@
 """Frozen weights in bf16: half the memory, and under bf16 autocast the same numbers.
 
 Autocast casts weight and bias of a linear layer to bf16 at every use. Where they are never trained, that can be done
-once. What autocast leaves in fp32 (embeddings, norms, position biases, heads tied to embeddings) stays as it is. Knows
-torch's `Linear` and transformers' `Conv1D`. Knows no adapter's mathematics and no algorithm.
+once. What autocast leaves in fp32 (embeddings, norms, position biases, heads tied to embeddings) stays as it is.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def linear_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     linear = [part for _, part in layers if type(part).__name__ in _LINEAR]
     ours = {id(part) for part in linear}
     elsewhere = {id(own) for _, part in layers if id(part) not in ours for own in part.parameters(recurse=False)}
-    found = {id(own): own for part in linear for own in part.parameters(recurse=False) if id(own) not in elsewhere}
-    yield from found.values()
+    parameters = {id(own): own for part in linear for own in part.parameters(recurse=False) if id(own) not in elsewhere}
+    yield from parameters.values()
 
 
 def store_frozen(module: nn.Module) -> None:

@@ -1,7 +1,4 @@
-"""The policy as a run began with it, to be compared with: its log-probabilities of given responses.
-
-Knows policies and their adapters. Does not know what is done with the difference, nor where responses come from.
-"""
+"""The policy as a run began with it, to be compared with: its log-probabilities of given responses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Copying the exact weights of a checkpoint into a model that exists.
 
-Knows safetensors files, and that transformers gives some weights other names and shapes on disk. Knows no policy.
+transformers gives some weights other names and shapes on disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Policies and other models in the ordinary Hugging Face layout, taken as they are now and written when it suits.
 
 Weights are copied and not read again, so that they can be written while training goes on, which changes nothing else
-that is written. Knows state dictionaries, adapters and transformers' `save_pretrained`.
+that is written.
 """
 
 from __future__ import annotations

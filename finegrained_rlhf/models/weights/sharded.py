@@ -7,8 +7,6 @@ they are small, and some are used outside a layer.
 
 Passes that need a gradient must be made by all processes alike, equally often. Passes without one need not: for them
 `whole_weights` gathers a model once.
-
-Knows transformers' layers, FSDP2 and adapters by their names. Knows no algorithm.
 """
 
 from __future__ import annotations
@@ -58,10 +56,10 @@ def shard_layers(model: nn.Module, processes: Processes) -> None:
             "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False),
         }
         for layer in layers:
-            mine = set(matrices_of(layer))
+            matrices = set(matrices_of(layer))
             for part in layer.modules():
-                setattr(part, _SHARDED, any(own in mine for own in part.parameters(recurse=False)))
-            rest = {parameter for parameter in layer.parameters() if parameter not in mine}
+                setattr(part, _SHARDED, any(own in matrices for own in part.parameters(recurse=False)))
+            rest = {parameter for parameter in layer.parameters() if parameter not in matrices}
             _prepare(fully_shard(layer, **settings, reshard_after_forward=True, ignored_params=rest))
         rest = {parameter for parameter in model.parameters() if not hasattr(parameter, "placements")}
         _prepare(fully_shard(model, **settings, ignored_params=rest))

@@ -1,7 +1,4 @@
-"""What agents do alike: events written down before anything follows from them; of learners, a draft for a context.
-
-Knows the memory, prompts and the order of events. Does not know how a preference is found: each learner says so.
-"""
+"""What agents do alike: events written down before anything follows from them; of learners, a draft for a context."""
 
 from __future__ import annotations
 

@@ -60,10 +60,10 @@ class Cipher(RetrievingLearner):
 
         Empty ones say nothing.
         """
-        said = [preference for preference in preferences if preference]
-        if len(set(said)) < 2:
-            return said[0] if said else ""
+        stated = [preference for preference in preferences if preference]
+        if len(set(stated)) < 2:
+            return stated[0] if stated else ""
         try:
-            return self._preference("aggregate", {"preferences": said})
+            return self._preference("aggregate", {"preferences": stated})
         except ReplyError:
-            return said[0]
+            return stated[0]

@@ -1,8 +1,7 @@
 """Agents that answer questions which several documents can answer, and hear from the user which entity is meant.
 
-Knows documents, questions, remarks and the order of events. Does not know who is meant. The baselines of Sun et al.,
-*Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 6: they differ in what of the
-conversation their language model is shown.
+The baselines of Sun et al., *Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 6:
+they differ in what of the conversation their language model is shown.
 """
 
 from __future__ import annotations
@@ -198,13 +197,13 @@ class InContext(ConversationAgent):
         history = [self._shown(turn.body) for turn in turns]
         shown = {"history": history}
         answers, reasoning = self._possible(self.template, documents, question, shown, self.reasons)
-        said = tuple(turn.key for turn in turns if turn.body["remark"] is not None)
-        return PossibleAnswers(key, question, answers, reasoning, said)
+        remarked = tuple(turn.key for turn in turns if turn.body["remark"] is not None)
+        return PossibleAnswers(key, question, answers, reasoning, remarked)
 
     def _shown(self, turn: Mapping[str, Any]) -> dict[str, Any]:
         remark = turn["remark"]
-        said = {} if remark is None else {"remark": remark["text"]}
-        return {"question": turn["question"], "answers": turn["answers"], **said}
+        remark_field = {} if remark is None else {"remark": remark["text"]}
+        return {"question": turn["question"], "answers": turn["answers"], **remark_field}
 
 
 class ChainOfThought(InContext):
@@ -223,8 +222,8 @@ class FullMemory(ConversationAgent):
     def _answer(
         self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
-        said = [turn for turn in handle.events(TURN) if turn.body["remark"] is not None]
-        turns = self._taken(said, key)
+        remarked = [turn for turn in handle.events(TURN) if turn.body["remark"] is not None]
+        turns = self._taken(remarked, key)
         shown = {"remarks": [turn.body["remark"]["text"] for turn in turns]}
         answers, _ = self._possible("answer_remarks", documents, question, shown)
         return PossibleAnswers(key, question, answers, rests_on=tuple(turn.key for turn in turns))
@@ -287,8 +286,8 @@ class Scratchpad(_Notebook):
     name = "scratchpad"
 
     def _rewritten(self, before: str, turn: Mapping[str, Any]) -> str:
-        said = "" if turn["remark"] is None else turn["remark"]["text"]
-        data = {"scratchpad": before, "question": turn["question"], "answers": turn["answers"], "remark": said}
+        remark = "" if turn["remark"] is None else turn["remark"]["text"]
+        data = {"scratchpad": before, "question": turn["question"], "answers": turn["answers"], "remark": remark}
         line = self._text("scratchpad", data, "note")
         return f"{before}\n{line}".strip()
 

@@ -1,7 +1,4 @@
-"""CORESET: of what the user said, a consistent set is shown to the language model (Sun et al., section 5).
-
-Knows remarks, retrieval and selection. Does not know who is meant, nor how a conflict is found.
-"""
+"""CORESET: of what the user said, a consistent set is shown to the language model (Sun et al., section 5)."""
 
 from __future__ import annotations
 
@@ -86,11 +83,15 @@ class Coreset(ConversationAgent):
     ) -> PossibleAnswers:
         notes = self._retrieve(handle, question)  # lines 3 and 4
         remarks = [FeedbackRemark(**note.body["remark"]) for note in notes]
-        found = self._select(remarks, documents, key)  # lines 5 to 13
-        shown = {"remarks": [remarks[i].text for i in found.chosen]}
+        selection = self._select(remarks, documents, key)  # lines 5 to 13
+        shown = {"remarks": [remarks[i].text for i in selection.chosen]}
         answers, _ = self._possible("answer_remarks", documents, question, shown)
         return PossibleAnswers(
-            key, question, answers, rests_on=tuple(notes[i].key for i in found.chosen), satisfiable=found.satisfiable
+            key,
+            question,
+            answers,
+            rests_on=tuple(notes[i].key for i in selection.chosen),
+            satisfiable=selection.satisfiable,
         )
 
     def _retrieve(self, handle: UserHandle, question: str) -> list[Note]:
@@ -107,8 +108,8 @@ class Coreset(ConversationAgent):
         self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument], key: str
     ) -> CoresetSelection:
         older = max(0, len(remarks) - self._limit)
-        found = self._consistent(remarks[older:], documents)
-        return CoresetSelection(tuple(older + i for i in found.chosen), found.satisfiable)
+        selection = self._consistent(remarks[older:], documents)
+        return CoresetSelection(tuple(older + i for i in selection.chosen), selection.satisfiable)
 
     def _consistent(self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument]) -> CoresetSelection:
         def has_conflict(chosen: Sequence[FeedbackRemark], remark: FeedbackRemark) -> bool:
@@ -139,7 +140,7 @@ class RandomWindow(Coreset):
     def _select(
         self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument], key: str
     ) -> CoresetSelection:
-        found = super()._select(remarks, documents, key)
-        length = len(found.chosen)
+        selection = super()._select(remarks, documents, key)
+        length = len(selection.chosen)
         begin = stable_hash("random window", key, len(remarks)) % (len(remarks) - length + 1)
-        return CoresetSelection(tuple(range(begin, begin + length)), found.satisfiable)
+        return CoresetSelection(tuple(range(begin, begin + length)), selection.satisfiable)

@@ -1,7 +1,6 @@
 """PAHF: an agent that looks up what it knows of a user, asks before it acts where that is too little, and is corrected.
 
-Knows instructions, options, remarks and notes. Does not know who the user is played by, what is right, or how rounds
-are counted. Source: Liang et al. 2026, section 3.2 (the loop) and 3.4 (retrieval and writing).
+Source: Liang et al. 2026, section 3.2 (the loop) and 3.4 (retrieval and writing).
 """
 
 from __future__ import annotations
@@ -136,30 +135,30 @@ class Pahf(MemoryAgent):
         self._check("instruction", instruction)
         self._check("options", "\n".join(options))
         key = uuid.uuid4().hex if key is None else key
-        seen = {"instruction": instruction, "options": list(options)}
+        task = {"instruction": instruction, "options": list(options)}
         handle = self.memory.reader(user)
         with asked_for(handle.answer_owner):
-            return self._act(user, handle, seen, ask, key)
+            return self._act(user, handle, task, ask, key)
 
-    def _act(self, user: str, handle: UserHandle, seen: dict[str, Any], ask: Ask | None, key: str) -> ChosenAction:
+    def _act(self, user: str, handle: UserHandle, task: dict[str, Any], ask: Ask | None, key: str) -> ChosenAction:
         owner = handle.owner
-        notes = self._retrieve(handle, seen)
+        notes = self._retrieve(handle, task)
         retrieved = tuple(note.key for note in notes)
-        cues = self._distil(seen, notes)
+        cues = self._distil(task, notes)
         asks = self._before and ask is not None and self.memory.may_store(user)
-        question = self._question(seen, cues) if asks else ""
+        question = self._question(task, cues) if asks else ""
         answer = ""
         if question and ask is not None:
             answer = ask(question)
             self._check("remark", answer)
             handle = self.memory.user(user, owner)
             owner = handle.owner
-            says = {"instruction": seen["instruction"], "question": question, "remark": answer}
+            says = {"instruction": task["instruction"], "question": question, "remark": answer}
             with suppress(*UNLEARNT):
                 self._take_in(handle, f"{key}/{ANSWER}", ANSWER, says, _used(retrieved, cues))
-        number = self._choose(seen, cues, question, answer)
-        option = seen["options"][number]
-        return ChosenAction(key, seen["instruction"], number, option, cues, retrieved, question, answer, owner)
+        number = self._choose(task, cues, question, answer)
+        option = task["options"][number]
+        return ChosenAction(key, task["instruction"], number, option, cues, retrieved, question, answer, owner)
 
     def observe_feedback(self, user: str, action: ChosenAction, remark: str) -> bool:
         """Learn from what the user says of an action. The same remark again changes nothing.
@@ -189,20 +188,20 @@ class Pahf(MemoryAgent):
             self._take_in(self.memory.user(user, action.owner), f"{action.key}/{FEEDBACK}", FEEDBACK, says, used)
         return self._after
 
-    def _retrieve(self, handle: UserHandle, seen: dict[str, Any]) -> list[Note]:
+    def _retrieve(self, handle: UserHandle, task: dict[str, Any]) -> list[Note]:
         """m_t: the k notes nearest to instruction and options."""
         if not (self._before or self._after):
             return []
-        query = "\n".join([seen["instruction"], *seen["options"]])
+        query = "\n".join([task["instruction"], *task["options"]])
         return nearest_encoded(self._index, handle, self._encoder, query, self._k, _texts)
 
-    def _distil(self, seen: dict[str, Any], notes: Sequence[Note]) -> str:
+    def _distil(self, task: dict[str, Any], notes: Sequence[Note]) -> str:
         """What of the notes bears on this round; empty for nothing. The notes themselves where that cannot be said."""
         if not notes:
             return ""
         texts = [str(note.body["text"]) for note in notes]
         try:
-            return str(self._ask_for("distil", {**seen, "notes": texts}, self._texts("cues"))["cues"])
+            return str(self._ask_for("distil", {**task, "notes": texts}, self._texts("cues"))["cues"])
         except ReplyError:
             return self._shortened(texts)
 
@@ -211,23 +210,23 @@ class Pahf(MemoryAgent):
         lengths = accumulate(len(text) + 1 for text in texts)
         return "\n".join(text for text, end in zip(texts, lengths, strict=True) if end - 1 <= self._longest_note)
 
-    def _question(self, seen: dict[str, Any], cues: str) -> str:
+    def _question(self, task: dict[str, Any], cues: str) -> str:
         """q_t; empty where what is known is enough, or where no decision can be read."""
         fields: dict[str, Field] = {
             "decision": Choice(("act", "ask")),
             "question": Text(self._longest_note, optional=True),
         }
         try:
-            reply = self._ask_for("decide", {**seen, "cues": cues}, ReplySchema(fields, _asks_something))
+            reply = self._ask_for("decide", {**task, "cues": cues}, ReplySchema(fields, _asks_something))
         except ReplyError:
             return ""
         return reply["question"] if reply["decision"] == "ask" else ""
 
-    def _choose(self, seen: dict[str, Any], cues: str, question: str, answer: str) -> int:
+    def _choose(self, task: dict[str, Any], cues: str, question: str, answer: str) -> int:
         """π_act(I_t, O_t, m_t, q_t, f_pre): the option's number, from 0."""
-        asked = {"question": question, "answer": answer} if question else {}
-        numbered = [f"{number}. {option}" for number, option in enumerate(seen["options"], start=1)]
-        data = {**seen, "options": numbered, "cues": cues, **asked}
+        exchange = {"question": question, "answer": answer} if question else {}
+        numbered = [f"{number}. {option}" for number, option in enumerate(task["options"], start=1)]
+        data = {**task, "options": numbered, "cues": cues, **exchange}
         choice = Choice(tuple(str(number + 1) for number in range(len(numbered))))
         return int(self._ask_for("choose", data, ReplySchema({"choice": choice}))["choice"]) - 1
 
@@ -242,16 +241,16 @@ class Pahf(MemoryAgent):
         salient = ReplySchema({"salient": Choice(("yes", "no"))})
         if self._ask_for("salient", event.body, salient)["salient"] == "no":
             return []
-        said = str(self._ask_for("summarise", event.body, self._texts("note"))["note"])
-        if not said:
+        summary = str(self._ask_for("summarise", event.body, self._texts("note"))["note"])
+        if not summary:
             return []
-        near = nearest_encoded(self._index, handle, self._encoder, said, self._k, _texts, self._similarity)
-        return [self._integrate(event, said, near)]
+        near = nearest_encoded(self._index, handle, self._encoder, summary, self._k, _texts, self._similarity)
+        return [self._integrate(event, summary, near)]
 
-    def _integrate(self, event: Event, said: str, near: Sequence[Note]) -> NoteChange:
+    def _integrate(self, event: Event, summary: str, near: Sequence[Note]) -> NoteChange:
         """A new note, or one note changed: the language model names it by number, and no other can be touched."""
         if not near:
-            return self._note(event.key, said)
+            return self._note(event.key, summary)
         existing = [f"{number}. {note.body['text']}" for number, note in enumerate(near, start=1)]
         text = Text(self._longest_note, optional=True)
         fields: dict[str, Field] = {"operation": Choice(("add", "merge", "replace")), "number": text, "note": text}
@@ -261,12 +260,12 @@ class Pahf(MemoryAgent):
                 return f"number: expected one from 1 to {len(near)}"
             return "note: expected the merged text" if reply["operation"] == "merge" and not reply["note"] else None
 
-        reply = self._ask_for("integrate", {"note": said, "existing": existing}, ReplySchema(fields, problem))
+        reply = self._ask_for("integrate", {"note": summary, "existing": existing}, ReplySchema(fields, problem))
         number = _number(reply["number"], len(near))
         if reply["operation"] == "add" or number is None:
-            return self._note(event.key, said)
+            return self._note(event.key, summary)
         target = near[number - 1]
-        return self._note(target.key, said if reply["operation"] == "replace" else reply["note"], target.version)
+        return self._note(target.key, summary if reply["operation"] == "replace" else reply["note"], target.version)
 
     def _texts(self, field: str) -> ReplySchema:
         return ReplySchema({field: Text(self._longest_note)})

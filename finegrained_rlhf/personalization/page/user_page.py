@@ -1,7 +1,6 @@
 """The page of one user's memory.
 
-Knows events, notes and how agents name what they store. Does not know agents, nor where the memory is kept. All texts
-are users' and models': they are escaped when they enter the page.
+All texts are users' and models': they are escaped when they enter the page.
 """
 
 from __future__ import annotations
@@ -87,12 +86,12 @@ def event_notes(event: int, evidence: Mapping[str, Sequence[tuple[int, int]]]) -
 def _facts(consent: Consent | None, events: Sequence[Event], notes: Sequence[Note]) -> Html:
     waiting = sum(not event.applied for event in events)
     if consent is None:
-        said = "no decision is recorded"
+        decision = "no decision is recorded"
     else:
         may = "storing is allowed" if consent.store else "nothing may be stored"
-        said = f"{may}, training is {'allowed' if consent.train else 'not allowed'} ({_time(consent.at)})"
+        decision = f"{may}, training is {'allowed' if consent.train else 'not allowed'} ({_time(consent.at)})"
     rows: list[list[Any]] = [
-        ["consent", said],
+        ["consent", decision],
         ["events", f"{len(events)}, not yet learnt from: {waiting}" if waiting else len(events)],
         ["notes", len(notes)],
         ["first and last event", f"{_time(events[0].at)} to {_time(events[-1].at)}" if events else "–"],
@@ -170,10 +169,10 @@ def _used(event: Event) -> list[str]:
 
 def _fields(body: Mapping[str, Any], known: Mapping[str, str] = _NAMES) -> list[tuple[str, Any]]:
     names = [name for name in known if name in body] + sorted(set(body) - set(known) - set(_HIDDEN))
-    return [(known.get(name, name), _said(body[name])) for name in names if body[name] != ""]
+    return [(known.get(name, name), _stored_value(body[name])) for name in names if body[name] != ""]
 
 
-def _said(value: Any) -> Html:
+def _stored_value(value: Any) -> Html:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     shown = el("div", text, class_="said", dir="auto")
     return details(f"{text[:120]} …", shown) if len(text) > 600 else shown

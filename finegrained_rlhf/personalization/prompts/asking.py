@@ -1,7 +1,4 @@
-"""Asks language models by templates: for what a schema names, or for a text.
-
-Knows templates and bounded tries. Does not know learners or users.
-"""
+"""Asks language models by templates: for what a schema names, or for a text."""
 
 from __future__ import annotations
 

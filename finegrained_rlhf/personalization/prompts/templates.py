@@ -1,7 +1,7 @@
 """Prompts from templates.
 
-Knows the fence: what users wrote stands between two lines as JSON, in which no character can close the fence, and the
-template says that nothing in it is an instruction. Does not know learners.
+What users wrote stands in a fence: between two lines as JSON, in which no character can close the fence, and the
+template says that nothing in it is an instruction.
 """
 
 from __future__ import annotations

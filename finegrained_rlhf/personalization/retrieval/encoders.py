@@ -1,7 +1,4 @@
-"""Contexts as vectors: hashed words, which need nothing, or a sentence encoder.
-
-Knows texts and vectors. Does not know users, notes or what is retrieved.
-"""
+"""Contexts as vectors: hashed words, which need nothing, or a sentence encoder."""
 
 from __future__ import annotations
 

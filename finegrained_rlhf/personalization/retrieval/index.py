@@ -1,7 +1,6 @@
 """A user's notes by nearness to a context: read from the store each time, or kept in a FAISS index per user.
 
-Knows handles, vectors and versions: whose notes are compared is settled before anything is. Does not know what notes
-say.
+Whose notes are compared is settled before anything is.
 """
 
 from __future__ import annotations
@@ -140,8 +139,8 @@ class FaissIndex:
                 self._kept.popitem(last=False)
             own.update(handle, encoder)
             keys = own.candidates(query, k)
-        found = [note for note in map(handle.note, keys) if note is not None]
-        return nearest_notes(sorted(found, key=lambda note: (note.event, note.key)), encoder, context, k, least)
+        notes = [note for note in map(handle.note, keys) if note is not None]
+        return nearest_notes(sorted(notes, key=lambda note: (note.event, note.key)), encoder, context, k, least)
 
     def drop(self, handle: UserHandle) -> None:
         """Keep nothing more of a user."""

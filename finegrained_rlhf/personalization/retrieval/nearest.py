@@ -1,6 +1,6 @@
 """The notes of one user whose contexts are nearest to a context: exact, by cosine.
 
-Knows one user's notes, which the store has filtered before anything is compared. Does not know what they say.
+The store gives one user's notes alone.
 """
 
 from __future__ import annotations

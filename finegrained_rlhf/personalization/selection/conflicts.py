@@ -1,7 +1,6 @@
 """hasConflict: whether a remark contradicts others, by documents' facts, by a language model, or by vectors.
 
-Knows remarks and documents. Does not know which remarks are looked at, or in which order. Source: Sun et al.,
-*Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 5.6.
+Source: Sun et al., *Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 5.6.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ class ExactConflicts:
         Raises:
             DataError: a remark whose attribute is not known, or there is no document with facts.
         """
-        said = [*chosen, remark]
-        if not all(one.attribute for one in said):
+        remarks = [*chosen, remark]
+        if not all(one.attribute for one in remarks):
             raise DataError("exact conflicts need what a remark states", field="attribute")
         if not any(one.facts for one in documents):
             raise DataError("exact conflicts need documents with facts", field="facts")
-        return not documents_left(documents, said)
+        return not documents_left(documents, remarks)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Sets of remarks without a conflict: the longest recent run, a greedy set, the largest set (Sun et al., 5.5).
 
-Knows an order in time and a check of conflicts. Does not know what remarks say, or how a conflict is found. Algorithms
-1 and 2 are the paper's. Its objective for the second, max |s| with the newest remark in s, is not what algorithm 2
-computes: that takes each older remark as soon as it fits what it has, and so may shut out several others.
+Algorithms 1 and 2 are the paper's. Its objective for the second, max |s| with the newest remark in s, is not what
+algorithm 2 computes: that takes each older remark as soon as it fits what it has, and so may shut out several others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What users say of answers, and the documents that answers come from.
-
-Knows records. Does not know language models, or how remarks are chosen.
-"""
+"""What users say of answers, and the documents that answers come from."""
 
 from __future__ import annotations
 
@@ -43,4 +40,4 @@ def documents_left(
     documents: Sequence[SourceDocument], remarks: Sequence[FeedbackRemark]
 ) -> tuple[SourceDocument, ...]:
     """D|s: the documents whose facts are those that every remark of s states, in their order."""
-    return tuple(one for one in documents if all(one.facts.get(said.attribute) == said.value for said in remarks))
+    return tuple(one for one in documents if all(one.facts.get(remark.attribute) == remark.value for remark in remarks))

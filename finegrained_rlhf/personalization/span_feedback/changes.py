@@ -1,6 +1,6 @@
 """What an edit says of a draft: marked spans, each with a category by rule.
 
-Knows two texts and their words. Does not know users, contexts or why something was changed: a rule of form is no judge.
+A rule of form is no judge: it cannot say why something was changed.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def words_after(draft: str, errors: Sequence[SpanError]) -> list[str]:
     """
     text, at = "", 0
     for error in errors:
-        said = error.explanation or ""
-        prefix = next((known for known in (_AFTER, _BEFORE, _INSTEAD) if said.startswith(known)), "")
+        explanation = error.explanation or ""
+        prefix = next((known for known in (_AFTER, _BEFORE, _INSTEAD) if explanation.startswith(known)), "")
         if (error.error_type == IRRELEVANT) == bool(prefix):
             raise ValueError("expected marks as edit_errors makes them")
-        new = said.removeprefix(prefix)
+        new = explanation.removeprefix(prefix)
         kept = error.end if prefix == _AFTER else error.start
         text += f"{draft[at:kept]} {new} " if new else f"{draft[at:kept]} "
         at = kept if prefix in (_AFTER, _BEFORE) else error.end

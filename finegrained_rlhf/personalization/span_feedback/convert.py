@@ -1,7 +1,4 @@
-"""Edits of an application as a feedback file: what `finegrained edits-to-feedback` runs.
-
-Knows the event log of a memory, files of edits and feedback records. Does not know learners or reward models.
-"""
+"""Edits of an application as a feedback file: what `finegrained edits-to-feedback` runs."""
 
 from __future__ import annotations
 

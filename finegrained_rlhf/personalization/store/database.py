@@ -1,6 +1,6 @@
 """The SQLite file of a memory: its tables, its connection, and how deleted content leaves the disk.
 
-Knows SQLite in WAL mode. Does not know users' texts or what notes are for.
+SQLite runs in WAL mode.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is stored of one user, in SQL that SQLite and PostgreSQL both read: every statement has the user's number in it.
-
-Knows events, notes, versions and statements. Does not know which database runs them, nor any language model.
-"""
+"""What is stored of one user, in SQL that SQLite and PostgreSQL read: every statement has the user's number."""
 
 from __future__ import annotations
 
@@ -236,15 +233,15 @@ class SqlHandle:
             'UNION SELECT key, version, event FROM notes WHERE "user" = ? ORDER BY 2, 3',
             (self.number, self.number),
         )
-        found: dict[str, list[tuple[int, int]]] = {}
+        evidence: dict[str, list[tuple[int, int]]] = {}
         for key, version, event in rows:
-            found.setdefault(_text(key), []).append((int(version), int(event)))
-        return found
+            evidence.setdefault(_text(key), []).append((int(version), int(event)))
+        return evidence
 
     def _decision(self, session: SqlSession) -> int | None:
         """Whether the user may be stored, as the database has it; others wait until the transaction ends."""
-        found = session.execute(f"SELECT may_store FROM users WHERE id = ?{self._database.lock}", (self.number,))
-        if (row := found.fetchone()) is None:
+        result = session.execute(f"SELECT may_store FROM users WHERE id = ?{self._database.lock}", (self.number,))
+        if (row := result.fetchone()) is None:
             raise ForgottenUserError("the user was forgotten: open a new handle to begin anew")
         return row[0]
 

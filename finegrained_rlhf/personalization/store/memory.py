@@ -1,7 +1,4 @@
-"""The memory of users in one SQLite file.
-
-Knows the file. Does not know what events and notes mean, nor any language model.
-"""
+"""The memory of users in one SQLite file."""
 
 from __future__ import annotations
 

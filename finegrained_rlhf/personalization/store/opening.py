@@ -1,7 +1,4 @@
-"""A memory by the name that a configuration gives it: a file, or a database on a server.
-
-Knows names. Does not know what is stored.
-"""
+"""A memory by the name that a configuration gives it: a file, or a database on a server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The memory of users in a PostgreSQL database (13 or newer), for services whose processes run on several machines.
 
-Knows PostgreSQL and psycopg, which is imported where it is used. Does not know what events and notes mean.
+psycopg is imported where it is used.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ class PostgresDatabase:
         try:
             yield
         except self._psycopg.Error as error:
-            said = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
-            raise StoreError(f"schema {self._schema}: {' '.join(said.split())}") from None
+            message = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
+            raise StoreError(f"schema {self._schema}: {' '.join(message.split())}") from None
 
     def _open(self) -> Any:
         """The connection of this process; a new one where the server has ended the last."""

@@ -1,7 +1,4 @@
-"""What a store of users' memory does, whatever keeps it: the protocol that agents, indexes and scripts are written for.
-
-Knows records. Does not know any database.
-"""
+"""The protocol of a store of users' memory, which agents, indexes and scripts are written for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is stored of a user, within which limits, and the errors of the store.
-
-Knows records and sizes. Does not know any database, nor what an event or a note means.
-"""
+"""What is stored of a user, within which limits, and the errors of the store."""
 
 from __future__ import annotations
 

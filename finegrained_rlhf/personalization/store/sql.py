@@ -1,6 +1,6 @@
 """The memory of users over a database: names, decisions, and how a user is forgotten.
 
-Knows users and statements that SQLite and PostgreSQL both read. Does not know which of them runs them.
+SQLite and PostgreSQL both read the statements.
 """
 
 from __future__ import annotations

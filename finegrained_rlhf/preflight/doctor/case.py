@@ -1,4 +1,4 @@
-"""What a doctor's check is given and what it says. Knows neither a check nor how a configuration is composed."""
+"""What a doctor's check is given and what it says."""
 
 from __future__ import annotations
 

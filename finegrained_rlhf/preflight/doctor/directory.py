@@ -1,6 +1,6 @@
 """Checks of where a run writes: its directory, what it would go on from, and the disk.
 
-Knows run directories and checkpoints. Only reads: what a run would delete, set aside or write stays as it is.
+Only reads: what a run would delete, set aside or write stays as it is.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _start(run: RunDirectory, keys: Mapping[str, Any]) -> Finding:
         return Finding("warn", f"{what}; damaged, not used: {', '.join(damaged)}", "look at the disk of output_dir")
     different = run.differing_keys(keys) if source == run.checkpoints and run.config_path.is_file() else []
     if different := [key for key in different if key.partition(".")[0] in keys]:
-        mend = "those that the run began with, another output_dir, or resume_changed=allow if the new ones are meant"
-        return Finding("warn", f"{what}; it began with other values of {', '.join(different)}", mend)
+        remedy = "those that the run began with, another output_dir, or resume_changed=allow if the new ones are meant"
+        return Finding("warn", f"{what}; it began with other values of {', '.join(different)}", remedy)
     return Finding("pass", what)
 
 
@@ -91,13 +91,13 @@ def untouched(case: Case) -> Iterator[Finding]:
 
 def _stamps(path: Path) -> dict[Path, tuple[int, int]]:
     """Size and time of last change of every file under a directory; a file that vanishes meanwhile is left out."""
-    found = {}
+    stamps = {}
     for file in path.rglob("*"):
         try:
-            found[file] = (file.stat().st_size, file.stat().st_mtime_ns)
+            stamps[file] = (file.stat().st_size, file.stat().st_mtime_ns)
         except FileNotFoundError:
             continue
-    return found
+    return stamps
 
 
 def latest_sound(directory: Path) -> tuple[Path | None, LoopState | None, list[str]]:

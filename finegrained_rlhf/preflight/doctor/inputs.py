@@ -1,6 +1,6 @@
 """Checks of what a run reads: configuration, data and models.
 
-Knows prompt files and model directories. Trains nothing and writes nothing.
+Trains nothing and writes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNKNOWN_SHARE = (0.01, 0.2)
 """Shares of unknown tokens in the prompts from which on the tokenizer is suspected, and refused."""
 
 # What to change when a scorer refuses its model, by words of its error.
-_SCORER_MENDS = (
+_SCORER_REMEDIES = (
     ("labels each", "path: a model of that granularity; or .granularity: the model's, or null"),
     ("no mean and std", "mean and .std: of the model's raw scores on its training outputs"),
     ("use S", "path: a model of the scorer's kind; or ._target_: the scorer that the message names"),
@@ -54,8 +54,8 @@ def configuration(case: Case) -> Iterator[Finding]:
     if not any(reward.weights.values()) and not moving:
         yield Finding("fail", f"all reward weights are 0: {weights}", "reward.weights.NAME: at least one other than 0")
     elif negative := [name for name, weight in reward.weights.items() if weight < 0]:
-        mend = f"reward.weights.{negative[0]} above 0, unless this is meant: scorers give errors a negative value"
-        yield Finding("warn", f"a negative reward weight: {weights}", mend)
+        remedy = f"reward.weights.{negative[0]} above 0, unless this is meant: scorers give errors a negative value"
+        yield Finding("warn", f"a negative reward weight: {weights}", remedy)
     else:
         yield Finding("pass", f"all keys bind; weights {weights}")
     if case.job.total_steps and (schedule := case.job.optimizer.warmup_problem(case.job.total_steps)):
@@ -76,8 +76,8 @@ def data(case: Case) -> Iterator[Finding]:
         try:
             texts[key] = [item.text for item in read_prompt_file(path)]
         except FineGrainedError as error:
-            mend = f"name another file with {key}=FILE, or correct this one{case.hint}"
-            yield Finding("fail", f"{key}: {error}", mend)
+            remedy = f"name another file with {key}=FILE, or correct this one{case.hint}"
+            yield Finding("fail", f"{key}: {error}", remedy)
             continue
         twice = len(texts[key]) - len(set(texts[key]))
         what = f"{key}: {len(texts[key]):,} records, ids all different"
@@ -88,8 +88,8 @@ def data(case: Case) -> Iterator[Finding]:
     if "data" not in case.keys:
         yield Finding("skipped", "data has no value")
     elif "validation_data" not in _files(case):
-        mend = "validation_data=FILE; without it the last policy is exported, not the best one"
-        yield Finding("warn", "validation_data: none", mend)
+        remedy = "validation_data=FILE; without it the last policy is exported, not the best one"
+        yield Finding("warn", "validation_data: none", remedy)
     if len(texts) == len(_FILES):
         both = sum(text in set(texts["data"]) for text in texts["validation_data"])
         if both:
@@ -108,31 +108,31 @@ def prompts(case: Case) -> Iterator[Finding]:
     settings = case.parts.get("prompt", PromptConfig()).over(recorded_prompt(directory))
     limit, refuse = int(case.keys["max_prompt_tokens"]), case.keys["prompt_too_long"] == "refuse"
     for key, path in _files(case).items():
-        found = case.prompts[key] = read_prompts(path, tokenizer, _NO_LIMIT, prompt=settings)
-        lengths = [length for prompt in found for length in prompt.pieces or (len(prompt.input_ids),)]
+        read = case.prompts[key] = read_prompts(path, tokenizer, _NO_LIMIT, prompt=settings)
+        lengths = [length for prompt in read for length in prompt.pieces or (len(prompt.input_ids),)]
         cut = sum(length > limit for length in lengths)
-        each = " a passage" if len(lengths) > len(found) else ""
+        each = " a passage" if len(lengths) > len(read) else ""
         what = f"{key}: {min(lengths)} to {max(lengths)} tokens{each}, {cut:,} of {len(lengths):,} longer than {limit}"
-        mend = f"max_prompt_tokens={max(lengths)} reads them whole"
+        remedy = f"max_prompt_tokens={max(lengths)} reads them whole"
         if cut and refuse:
-            yield Finding("fail", what, f"{mend}; prompt_too_long=truncate cuts them")
+            yield Finding("fail", what, f"{remedy}; prompt_too_long=truncate cuts them")
         elif cut:
-            yield Finding("warn", f"{what}: their ends are cut off", mend)
+            yield Finding("warn", f"{what}: their ends are cut off", remedy)
         else:
             yield Finding("pass", what)
-    yield from _unknown(tokenizer, [prompt for found in case.prompts.values() for prompt in found])
+    yield from _unknown(tokenizer, [prompt for read in case.prompts.values() for prompt in read])
 
 
-def _unknown(tokenizer: Any, found: Sequence[Prompt]) -> Iterator[Finding]:
+def _unknown(tokenizer: Any, tokenized: Sequence[Prompt]) -> Iterator[Finding]:
     if tokenizer.unk_token_id is None:
         return
-    ids = [token for prompt in found for token in prompt.input_ids]
+    ids = [token for prompt in tokenized for token in prompt.input_ids]
     share = ids.count(tokenizer.unk_token_id) / max(len(ids), 1)
     suspicious, wrong = _UNKNOWN_SHARE
     if share > suspicious:
-        mend = "policy.path: a policy whose tokenizer was made for this text; or other data"
+        remedy = "policy.path: a policy whose tokenizer was made for this text; or other data"
         what = f"{share:.1%} of the prompts' tokens are unknown to the policy's tokenizer"
-        yield Finding("fail" if share > wrong else "warn", what, mend)
+        yield Finding("fail" if share > wrong else "warn", what, remedy)
 
 
 # Models -------------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def models(case: Case) -> Iterator[Finding]:
     if "policy" in case.parts:
         try:
             policy = case.parts["policy"].load("cpu")
-            yield _policy(policy, [p.input_ids for found in case.prompts.values() for p in found])
+            yield _policy(policy, [p.input_ids for of_file in case.prompts.values() for p in of_file])
         except Exception as error:
             yield Finding("fail", f"policy: {explain(error)}", f"policy.path: a model or run directory{case.hint}")
     if policy is not None and "value" in case.parts:
@@ -152,17 +152,17 @@ def models(case: Case) -> Iterator[Finding]:
         try:
             yield _value(config.load(policy), policy, config)
         except Exception as error:
-            mend = "value.path: a model with the policy's kind of architecture and vocabulary, or value=shared"
-            yield Finding("fail", f"value: {explain(error)}", f"{mend}{case.hint}")
+            remedy = "value.path: a model with the policy's kind of architecture and vocabulary, or value=shared"
+            yield Finding("fail", f"value: {explain(error)}", f"{remedy}{case.hint}")
     for name, scorer in case.scorers.items():
         try:
             scorer.setup(case.processes.device)
             yield _scorer(name, scorer)
             if why := uninformative(_trust(scorer)):
-                mend = f"reward.components.{name}.path: a model that was trained longer, or on more labels"
-                yield Finding("warn", f"{name}: by its trust.json it {why}", mend)
+                remedy = f"reward.components.{name}.path: a model that was trained longer, or on more labels"
+                yield Finding("warn", f"{name}: by its trust.json it {why}", remedy)
         except Exception as error:
-            yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_mend(name, str(error))}{case.hint}")
+            yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_remedy(name, str(error))}{case.hint}")
 
 
 def _size(module: nn.Module) -> str:
@@ -183,13 +183,19 @@ def _policy(policy: Policy, prompt_ids: Sequence[Sequence[int]]) -> Finding:
     model, tokenizer = policy.model, policy.tokenizer
     rows = model.get_input_embeddings().weight.shape[0]
     what = f"policy: {type(model).__name__}, {_size(model)}, {rows:,} embeddings, tokenizer of {len(tokenizer):,}"
-    mend = "policy.path: a directory whose tokenizer belongs to its model"
+    remedy = "policy.path: a directory whose tokenizer belongs to its model"
     if len(tokenizer) > rows:
-        return Finding("fail", f"{what}: the tokenizer knows ids that the model has no embedding for", mend)
+        return Finding("fail", f"{what}: the tokenizer knows ids that the model has no embedding for", remedy)
     for name in ("eos_token_id", "pad_token_id"):
-        theirs, ours = getattr(model.config, name, None), getattr(tokenizer, name)
-        if theirs is not None and ours is not None and ours not in (theirs if isinstance(theirs, list) else [theirs]):
-            return Finding("fail", f"{what}: {name} is {theirs} in the model and {ours} in the tokenizer", mend)
+        of_model, of_tokenizer = getattr(model.config, name, None), getattr(tokenizer, name)
+        if (
+            of_model is not None
+            and of_tokenizer is not None
+            and of_tokenizer not in (of_model if isinstance(of_model, list) else [of_model])
+        ):
+            return Finding(
+                "fail", f"{what}: {name} is {of_model} in the model and {of_tokenizer} in the tokenizer", remedy
+            )
     return Finding("pass", what)
 
 
@@ -204,8 +210,8 @@ def _value(value: ValueModel | None, policy: Policy, config: ValueConfig) -> Fin
     except FineGrainedError:
         return Finding("pass", f"{what}; no tokenizer beside it to compare with the policy's")
     if vocabulary != policy.tokenizer.get_vocab():
-        mend = "value.path: a model with the policy's tokenizer, so that it knows the tokens it reads"
-        return Finding("warn", f"{what}; its tokenizer is not the policy's: it reads the ids as other words", mend)
+        remedy = "value.path: a model with the policy's tokenizer, so that it knows the tokens it reads"
+        return Finding("warn", f"{what}; its tokenizer is not the policy's: it reads the ids as other words", remedy)
     return Finding("pass", f"{what}, with the policy's tokenizer")
 
 
@@ -233,7 +239,7 @@ def _trust(scorer: Any) -> Mapping[str, Any]:
     return trust if isinstance(trust, Mapping) else {}
 
 
-def _scorer_mend(name: str, problem: str) -> str:
+def _scorer_remedy(name: str, problem: str) -> str:
     """The keys of a component that its error is about; its path where the words are not known."""
-    found = next((mend for words, mend in _SCORER_MENDS if words in problem), None)
-    return f"reward.components.{name}.{found or 'path: a reward model of the kind that the scorer reads'}"
+    known = next((remedy for words, remedy in _SCORER_REMEDIES if words in problem), None)
+    return f"reward.components.{name}.{known or 'path: a reward model of the kind that the scorer reads'}"

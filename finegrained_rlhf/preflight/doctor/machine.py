@@ -16,7 +16,7 @@ from finegrained_rlhf.preflight.doctor.case import Case, Finding
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import device_bytes, plan_of
 from finegrained_rlhf.preflight.memory.report import USABLE, memory_verdict, peak
-from finegrained_rlhf.runtime.processes import available_cores
+from finegrained_rlhf.runtime.process_config import available_cores
 
 _PROJECT = "finegrained-rlhf"
 _PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -89,10 +89,10 @@ def compare_versions(required: Sequence[Requirement], installed: Callable[[str],
             wrong.append((requirement, "is not installed" if version is None else f"is {version}"))
     if right:
         yield Finding("pass", ", ".join(right))
-    for requirement, found in wrong:
-        what = f"{requirement.name} {found}, expected {requirement.specifier}"
-        mend = f"pip install '{requirement.name}{requirement.specifier}'  (make venv installs what was tested)"
-        yield Finding("fail", what, "install such a Python" if requirement.name == "python" else mend)
+    for requirement, installed_version in wrong:
+        what = f"{requirement.name} {installed_version}, expected {requirement.specifier}"
+        remedy = f"pip install '{requirement.name}{requirement.specifier}'  (make venv installs what was tested)"
+        yield Finding("fail", what, "install such a Python" if requirement.name == "python" else remedy)
 
 
 def device(case: Case) -> Iterator[Finding]:

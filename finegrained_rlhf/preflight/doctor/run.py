@@ -1,9 +1,8 @@
 """A preflight for a PPO run: which checks there are, in which order, and how their findings are told.
 
-Knows checks by name and by what they need of earlier ones. They are in `machine.py` (versions, device, memory),
-`inputs.py` (configuration, data, models), `directory.py` (where the run writes, what it goes on from,
-disk) and `step.py` (a rollout, its rewards, one training step). Who composes the configuration builds a `Case`
-of it: `finegrained_rlhf/launch/preflight/doctor.py`.
+They are in `machine.py` (versions, device, memory), `inputs.py` (configuration, data, models), `directory.py` (where
+the run writes, what it goes on from, disk) and `step.py` (a rollout, its rewards, one training step). Who composes the
+configuration builds a `Case` of it: `finegrained_rlhf/launch/preflight/doctor.py`.
 """
 
 from __future__ import annotations
@@ -105,11 +104,11 @@ def examine(
         announce(check.name)
         missing = [name for name in check.needs if name in broken]
         if missing:
-            found: Iterable[Finding] = [Finding("skipped", f"needs {', '.join(missing)}")]
+            findings: Iterable[Finding] = [Finding("skipped", f"needs {', '.join(missing)}")]
             broken.add(check.name)
         else:
-            found = _findings(check, case)
-        for finding in found:
+            findings = _findings(check, case)
+        for finding in findings:
             if finding.status == "fail":
                 broken.add(check.name)
             yield replace(finding, check=check.name)

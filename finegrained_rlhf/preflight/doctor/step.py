@@ -1,7 +1,6 @@
 """Checks of one small training step: its responses, their rewards, KL and ratio before the update, the update itself.
 
-Knows the trainer's parts through their interfaces and takes their own checks where they have one. Everything happens in
-the sample's run directory; the run's own is not touched.
+Everything happens in the sample's run directory; the run's own is not touched.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ def rewards(case: Case) -> Iterator[Finding]:
                 composer = _alone(case.sample.reward, name)
                 case.scores |= composer.score(rollout.row_prompts(), rollout.texts)
         except Exception as error:
-            mend = f"reward.components.{name}: docs/extending.md says what a scorer gives"
-            yield Finding("fail", f"{name}: {explain(error)}", mend)
+            remedy = f"reward.components.{name}: docs/extending.md says what a scorer gives"
+            yield Finding("fail", f"{name}: {explain(error)}", remedy)
             continue
         yield _values(name, case.scores[name])
 
@@ -113,8 +112,8 @@ def _values(name: str, scores: SegmentScores) -> Finding:
         return Finding("warn", f"{name}: no segment to score", f"reward.components.{name}: how it cuts responses")
     what = f"{name}: {len(values)} {unit}, mean {sum(values) / len(values):.3f}, {min(values):.3g} to {max(values):.3g}"
     if len(values) > 1 and min(values) == max(values):
-        mend = f"more doctor.prompts; if it stays so, reward.components.{name} tells the policy nothing"
-        return Finding("warn", f"{what}: constant", mend)
+        remedy = f"more doctor.prompts; if it stays so, reward.components.{name} tells the policy nothing"
+        return Finding("warn", f"{what}: constant", remedy)
     return Finding("pass", what)
 
 
@@ -123,24 +122,24 @@ def alignment(case: Case) -> Iterator[Finding]:
     assert case.sample is not None and case.rollout is not None and case.trainer is not None
     audit, broken = AlignmentAudit(0, 0), False
     for name, scores in case.scores.items():
-        mend = f"reward.components.{name}: spans (start, end) inside the response, end exclusive, none of them empty"
+        remedy = f"reward.components.{name}: spans (start, end) inside the response, end exclusive, none of them empty"
         try:
             trace = _alone(case.sample.reward, name).compose(case.rollout, {name: scores})
         except FineGrainedError as error:
             broken = True
-            where = mend if isinstance(error, AlignmentError) else f"reward.settings.{name}: as the message says"
+            where = remedy if isinstance(error, AlignmentError) else f"reward.settings.{name}: as the message says"
             yield Finding("fail", f"{name}: {error}", where)
             continue
-        found = audit_trace(case.rollout, trace, case.trainer.models.policy.tokenizer)
-        audit += found
-        if found.exact != found.segments:
+        audited = audit_trace(case.rollout, trace, case.trainer.models.policy.tokenizer)
+        audit += audited
+        if audited.exact != audited.segments:
             broken = True
-            yield Finding("fail", f"{name}: {found}", mend)
+            yield Finding("fail", f"{name}: {audited}", remedy)
     if broken:
         return
     eos_ids = case.trainer.models.policy.eos_ids
-    whole = RewardComposer(case.sample.reward, eos_ids=eos_ids).compose(case.rollout, case.scores)
-    check_components_add_up(whole)
+    every_component = RewardComposer(case.sample.reward, eos_ids=eos_ids).compose(case.rollout, case.scores)
+    check_components_add_up(every_component)
     yield Finding("pass", f"{audit}; the weighted components add up to the trained reward")
 
 
@@ -248,9 +247,9 @@ def compare_metrics(one: Mapping[str, float], two: Mapping[str, float], left_out
     if not excess[worst] <= 1:
         different = ", ".join(f"{n} {one[n]:.6g} and {two[n]:.6g}" for n in names if not excess[n] <= 1)
         name = worst.split("/")[1] if worst.startswith(("reward/", "segments/")) else ""
-        mend = "processes: the number of processes changes the result; run with one and report this as a bug"
+        remedy = "processes: the number of processes changes the result; run with one and report this as a bug"
         if name and name != "total":
-            mend = f"reward.components.{name}: score each response by itself, whatever is scored beside it"
-        return Finding("fail", f"with one process and with two: {different}", mend)
+            remedy = f"reward.components.{name}: score each response by itself, whatever is scored beside it"
+        return Finding("fail", f"with one process and with two: {different}", remedy)
     largest = f"{abs(one[worst] - two[worst]):.1e} ({worst})"
     return Finding("pass", f"{len(names)} metrics of the step are those of one process; the largest gap is {largest}")

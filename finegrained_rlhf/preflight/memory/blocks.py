@@ -1,7 +1,4 @@
-"""Which parameters of a model lie in matrices of its transformer blocks.
-
-Knows modules only, on any device.
-"""
+"""Which parameters of a model lie in matrices of its transformer blocks."""
 
 from __future__ import annotations
 

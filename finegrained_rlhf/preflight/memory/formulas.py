@@ -1,8 +1,8 @@
 """How much memory a PPO step needs on one process: shapes in, bytes out.
 
-Knows counts and widths only; builds no model and reads no file (`preflight/memory/preflight.py` does). What autograd
-keeps of a layer is not derived here but measured (`preflight/memory/probe.py`): it depends on kernels. What several
-processes split is counted in `preflight/memory/sharding.py`.
+Builds no model and reads no file (`preflight/memory/preflight.py` does). What autograd keeps of a layer is not derived
+here but measured (`preflight/memory/probe.py`): it depends on kernels. What several processes split is counted in
+`preflight/memory/sharding.py`.
 
 Symbols: P prompts, N responses to each, R = P·N rows, L prompt tokens, T response tokens, D width, F feed-forward
 width, V vocabulary, b bytes of a value in the compute dtype (4 in fp32, 2 in bf16). Weights, gradients, moments and the
@@ -209,8 +209,8 @@ def scoring_bytes(plan: Plan) -> int:
     is whole at a time. The reference's pass is as large as the policy's.
     """
     casts = cached_bytes(plan, plan.policy, head=True)
-    whole = sharding.gathered_bytes(plan, plan.policy)
-    needed = casts + whole + max(reading_bytes(plan, plan.policy), head_bytes(plan, plan.group))
+    gathered = sharding.gathered_bytes(plan, plan.policy)
+    needed = casts + gathered + max(reading_bytes(plan, plan.policy), head_bytes(plan, plan.group))
     if plan.value is not None:
         casts += cached_bytes(plan, plan.value, head=False) + sharding.gathered_bytes(plan, plan.value)
         needed = max(needed, casts + reading_bytes(plan, plan.value))

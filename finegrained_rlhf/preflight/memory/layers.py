@@ -1,7 +1,4 @@
-"""Where a model's configuration says how many layers it has, copies with other numbers of them, and what a probe reads.
-
-Knows configurations only.
-"""
+"""How many layers a model's configuration has, copies with other numbers of them, and what a probe reads."""
 
 from __future__ import annotations
 

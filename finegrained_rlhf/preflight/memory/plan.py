@@ -1,6 +1,6 @@
 """What the memory of a PPO step depends on: sizes of models, batches and settings.
 
-Knows no formula (`preflight/memory/formulas.py` does) and no model.
+The formulas are in `preflight/memory/formulas.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 
 from finegrained_rlhf.models.families.packed import PassCost, columns_of, packed_slots
 from finegrained_rlhf.models.policy import encoded_once
-from finegrained_rlhf.runtime.processes import SHARDING
+from finegrained_rlhf.runtime.process_config import SHARDING
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Whether a PPO run fits into memory, before it starts: from its configuration to a table.
 
-Knows the job's configuration, the prompts' lengths and the device. Reads no weights, trains nothing and writes nothing;
-the formulae are in `preflight/memory/formulas.py`.
+Reads no weights, trains nothing and writes nothing; the formulae are in `preflight/memory/formulas.py`.
 """
 
 from __future__ import annotations

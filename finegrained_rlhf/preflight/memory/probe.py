@@ -1,8 +1,8 @@
 """Shapes of models without their weights, and what autograd keeps of one layer of them.
 
-Knows policies, value models and their configuration files; reads no weights. One layer runs forward with uninitialised
-weights at full width, on the run's own device and through the run's own code, so that the count includes what its
-kernels keep. Layers are alike, so two counts, of one layer and of two, give any number of them.
+Reads no weights. One layer runs forward with uninitialised weights at full width, on the run's own device and through
+the run's own code, so that the count includes what its kernels keep. Layers are alike, so two counts, of one layer and
+of two, give any number of them.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def policy_activations(
 def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes) -> Activations:
     """What autograd keeps of a value model of its own, beside this policy."""
     assert config.path is not None
-    whole = config_of_model(config.path, revision=config.revision)
+    full_config = config_of_model(config.path, revision=config.revision)
 
     def kept(layers: Layers) -> int:
         shell = value_shell(config, policy, layers)
@@ -247,7 +247,7 @@ def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, pr
         aligned = t5.ALIGNED if processes.device.type == "cuda" and t5.is_t5(policy.model) else 1
         rows = pad_rows([prompt.input_ids], policy.pad_id, processes.device, aligned)
         memory = PromptMemory([prompt], *rows, None)
-        return _saved(model, lambda: model(memory, index, ids), whole, processes)
+        return _saved(model, lambda: model(memory, index, ids), full_config, processes)
 
     shell = value_shell(config, policy)
     assert shell is not None

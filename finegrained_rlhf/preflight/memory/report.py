@@ -1,6 +1,6 @@
 """The memory of a PPO step as tables: every model, every phase, the peak, whether it fits and what to change.
 
-Knows plans and formulae; touches no model, file or device.
+Touches no model, file or device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial, reduce
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory import sharding
 from finegrained_rlhf.preflight.memory.plan import ModelShape, Plan
-from finegrained_rlhf.runtime.processes import SHARDING
+from finegrained_rlhf.runtime.process_config import SHARDING
 from finegrained_rlhf.text.tables import markdown_table
 
 GIB = memory.GIB
@@ -40,7 +40,7 @@ def phases(plan: Plan) -> list[Phase]:
     """The phases of a training step and the validation's rollout, in order."""
     lengths = f"{plan.prompt_tokens} + {plan.response_tokens} tokens"
     group = f"{plan.group} × {plan.samples} responses, {lengths}"
-    found = [
+    steps = [
         Phase(
             "rollout",
             f"{plan.decoded} × {plan.samples} responses, {lengths}",
@@ -53,8 +53,8 @@ def phases(plan: Plan) -> list[Phase]:
     if plan.validation_prompts:
         drawn = plan.validation_samples
         batch = f"{plan.validation_prompts} × {drawn} response{'s' * (drawn > 1)}, {lengths}"
-        found.append(Phase("validation", batch, memory.rollout_bytes(plan, plan.validation_prompts, drawn)))
-    return found
+        steps.append(Phase("validation", batch, memory.rollout_bytes(plan, plan.validation_prompts, drawn)))
+    return steps
 
 
 def _largest_input(plan: Plan) -> str:
@@ -72,22 +72,22 @@ def peak(plan: Plan) -> tuple[int, Phase]:
 
 def remedies(plan: Plan) -> dict[str, Change]:
     """Settings that lower the need without changing the result, and what each makes of a plan."""
-    found: dict[str, Change] = {}
+    changes: dict[str, Change] = {}
     if plan.group > 1:
-        found["ppo.micro_batch_prompts=1"] = lambda p: replace(p, micro_batch_prompts=1)
+        changes["ppo.micro_batch_prompts=1"] = lambda p: replace(p, micro_batch_prompts=1)
     if not plan.checkpointing:
-        found["policy.gradient_checkpointing=true"] = lambda p: replace(p, checkpointing=True)
+        changes["policy.gradient_checkpointing=true"] = lambda p: replace(p, checkpointing=True)
     at_once = max(plan.decoded, plan.validation_prompts)
     if at_once > 1:
         size = max(1, at_once // 8)
-        found[f"rollout.prompts_per_batch={size}"] = lambda p: replace(
+        changes[f"rollout.prompts_per_batch={size}"] = lambda p: replace(
             p, prompts_per_batch=size, validation_prompts=min(p.validation_prompts, size)
         )
     for number, model in enumerate(plan.rewards):
         if model.rows > 1:
             name, rows = f"reward.components.{model.name}.batch_size", max(1, model.rows // 4)
-            found[f"{name}={rows}"] = partial(_with_reward_rows, number=number, rows=rows)
-    return found
+            changes[f"{name}={rows}"] = partial(_with_reward_rows, number=number, rows=rows)
+    return changes
 
 
 def _with_reward_rows(plan: Plan, number: int, rows: int) -> Plan:
@@ -133,10 +133,10 @@ def sharding_line(plan: Plan) -> str:
     if plan.splits("full"):
         blocks = plan.policy.blocks.matrices / plan.policy.parameters
         what += f", and weights in the matrices of transformer blocks ({blocks:.1%} of the policy),"
-    held, whole = sharding.held_bytes(plan), sharding.held_bytes(replace(plan, sharding="none"))
+    held, full = sharding.held_bytes(plan), sharding.held_bytes(replace(plan, sharding="none"))
     return (
         f"processes.sharding={plan.sharding} splits {what} over {plan.processes} processes: each holds "
-        f"{held / GIB:.2f} of {whole / GIB:.2f} GiB of weights, gradients and optimizer state of policy, reference and "
+        f"{held / GIB:.2f} of {full / GIB:.2f} GiB of weights, gradients and optimizer state of policy, reference and "
         "value model."
     )
 

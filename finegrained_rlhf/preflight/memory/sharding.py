@@ -32,11 +32,11 @@ def weight_bytes(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:
         frozen: whether `stored_in_bf16` is of this model: the reference, or the policy with adapters.
     """
     stored = plan.stored_in_bf16 if frozen else 0
-    whole = 4 * shape.parameters - 2 * stored
+    total = 4 * shape.parameters - 2 * stored
     if not plan.splits("full"):
-        return whole
+        return total
     blocks = 4 * shape.blocks.matrices - (2 * shape.blocks.linear if stored else 0)
-    return whole - blocks + -(-blocks // plan.processes)
+    return total - blocks + -(-blocks // plan.processes)
 
 
 def owned_outside(plan: Plan) -> tuple[int, int]:

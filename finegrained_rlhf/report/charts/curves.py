@@ -1,7 +1,4 @@
-"""Training curves of one run.
-
-Knows the keys of `metrics.jsonl` and `eval.jsonl` and which belong into one chart.
-"""
+"""Training curves of one run."""
 
 from __future__ import annotations
 
@@ -125,5 +122,5 @@ def _best(record: RunRecord) -> list[tuple[float, str]]:
 def _steps(record: RunRecord, points: Sequence[tuple[float, float]], among: dict[float, float]) -> list[str]:
     """The step at the first, the exported and the last point; nothing at the others."""
     steps = [step for step, _ in points if step in among]
-    told = {*steps[:1], *steps[-1:], *(step for step, _ in _best(record))}
-    return [f"{step:g}" if step in told else "" for step in steps]
+    labelled = {*steps[:1], *steps[-1:], *(step for step, _ in _best(record))}
+    return [f"{step:g}" if step in labelled else "" for step in steps]

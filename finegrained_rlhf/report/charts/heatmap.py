@@ -1,6 +1,6 @@
 """Responses as heat maps: the text coloured by a component's segments, or by one number of its tokens.
 
-The reader chooses what colours the text; the choice needs no script. Knows responses only, and nothing of runs.
+The reader chooses what colours the text; the choice needs no script.
 """
 
 from __future__ import annotations
@@ -117,19 +117,19 @@ def layer_name(layer: _Layer) -> str:
 
 
 def _layers(responses: Sequence[SampleRecord], components: Sequence[str]) -> list[_Layer]:
-    found = []
+    layers = []
     for component in components:
         values = [abs(s.raw) for r in responses for s in r.segments if s.component == component]
-        found.append(_Layer(component, max(values, default=0.0) or 1.0, beyond=False, by_token=False))
+        layers.append(_Layer(component, max(values, default=0.0) or 1.0, beyond=False, by_token=False))
     with_tokens = [r.tokens for r in responses if r.tokens]
     for quantity in _NAMES:
         if values := [abs(v) for tokens in with_tokens for v in tokens.numbers.get(quantity, ())]:
-            found.append(_Layer(quantity, *_scale(values), by_token=True))
+            layers.append(_Layer(quantity, *_scale(values), by_token=True))
     shares = list(dict.fromkeys(name for tokens in with_tokens for name in tokens.shares))
     every = [abs(v) for tokens in with_tokens for values in tokens.shares.values() for v in values]
     if every:  # one scale, so that the shades of two shares can be compared
-        found += [_Layer(name, *_scale(every), by_token=True, share=True) for name in shares]
-    return found[:LAYERS]
+        layers += [_Layer(name, *_scale(every), by_token=True, share=True) for name in shares]
+    return layers[:LAYERS]
 
 
 def _scale(values: Sequence[float]) -> tuple[float, bool]:

@@ -1,7 +1,6 @@
 """matplotlib as the project uses it: no display, colours for everyone, the same bytes for the same numbers.
 
-Knows nothing of what is drawn. matplotlib is imported when a plot is asked for; without it, one error says what to
-install.
+matplotlib is imported when a plot is asked for; without it, one error says what to install.
 """
 
 from __future__ import annotations

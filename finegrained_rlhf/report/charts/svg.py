@@ -1,6 +1,6 @@
 """Line charts as SVG elements that take their colours from the page, so that they work on light and dark ground.
 
-Knows numbers and names. Knows nothing of runs. The same input gives the same markup.
+The same input gives the same markup.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ def _line(line: Line, x: _Scale, y: _Scale) -> Html:
     if line.style == "dots":
         for number, (px, py) in enumerate(points):
             radius = line.radii[number] if line.radii else 2.6
-            said = el("title", f"{line.name}: " if line.name else "", f"{tick_text(px)}, {_shown(py)}")
-            parts.append(el("circle", said, cx=x(px), cy=y(py), r=round(radius, 1), class_=f"dot {colour}"))
+            title = el("title", f"{line.name}: " if line.name else "", f"{tick_text(px)}, {_shown(py)}")
+            parts.append(el("circle", title, cx=x(px), cy=y(py), r=round(radius, 1), class_=f"dot {colour}"))
     if line.style == "rough" and (smooth := smoothed(points)):
         parts.append(el("path", d=_path(smooth, x, y), class_=f"smooth {colour}{dashed}"))
     for (px, py), word in zip(points, line.labels, strict=False):

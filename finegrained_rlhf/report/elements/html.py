@@ -1,7 +1,4 @@
-"""HTML as a value: whatever comes from data is escaped when it enters, so that no page can forget to.
-
-Knows tags and characters. Knows nothing of runs.
-"""
+"""HTML as a value: whatever comes from data is escaped when it enters, so that no page can forget to."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The page around a report: one file, no reference to anything outside it.
 
-Knows style sheet, script and the policy that forbids the browser to fetch or run anything else. Knows nothing of runs.
+Its policy forbids the browser to fetch or run anything but the page's own style sheet and script.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def offline_document(title: str, style: str, script: str, body: Sequence[Html], 
         el("title", title),
         el("style", Html(style)),
     )
-    whole = el("html", head, el("body", *body, el("script", Html(script))), lang="en")
-    return join(Html("<!DOCTYPE html>\n"), whole, "\n")
+    document = el("html", head, el("body", *body, el("script", Html(script))), lang="en")
+    return join(Html("<!DOCTYPE html>\n"), document, "\n")
 
 
 def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1) -> Html:

@@ -1,7 +1,4 @@
-"""Tables for a console: drawn on a terminal where rich is installed, plain aligned lines elsewhere.
-
-Knows cells of text. Knows nothing of runs.
-"""
+"""Tables for a console: drawn on a terminal where rich is installed, plain aligned lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The model card of an exported model: what it is, what it learned from and by which rewards, and how it is opened.
 
-Knows the records of run directories; loads no model. A card is for strangers: files are named by their last two parts
-and their digests, never by a place on this machine.
+Loads no model. A card is for strangers: files are named by their last two parts and their digests, never by a place on
+this machine.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _bases(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _on_hub(base: str) -> str | None:
     """The Hub name of a base; None where a directory is meant."""
-    found = None if Path(base).exists() else model_name(base)
-    return None if found is None else found.name
+    name = None if Path(base).exists() else model_name(base)
+    return None if name is None else name.name
 
 
 def shown_path(path: str) -> str:

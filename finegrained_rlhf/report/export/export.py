@@ -1,7 +1,7 @@
 """Giving a trained model away: what `finegrained export` builds and runs.
 
-Copies a run's exported model, writes its model card, and pushes both to the Hub where that is asked for. Knows run
-directories and `huggingface_hub`; loads no model.
+Copies a run's exported model, writes its model card, and pushes both to the Hub where that is asked for. Loads no
+model.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def exported_name(run: RunDirectory) -> str:
         ModelError: it has exported none.
     """
     run.read_config()
-    found = [name for name in _EXPORTS if (run.final(name) / "config.json").is_file()]
-    if not found:
+    exported = [name for name in _EXPORTS if (run.final(name) / "config.json").is_file()]
+    if not exported:
         raise ModelError(f"{run.path}: this run has exported no model yet (expected {run.final('policy')}/config.json)")
-    return found[0]
+    return exported[0]
 
 
 def push(directory: Path, name: str, private: bool, api: HubApi | None = None) -> None:

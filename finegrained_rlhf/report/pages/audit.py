@@ -1,7 +1,4 @@
-"""Do the segments lie on tokens, and where does the time of a step go?
-
-Knows samples, `alignment` and `time/…` of the metrics.
-"""
+"""Do the segments lie on tokens, and where does the time of a step go?"""
 
 from __future__ import annotations
 
@@ -31,10 +28,10 @@ def alignment_part(record: RunRecord) -> Html:
     with_tokens = [response for response in responses if response.tokens is not None]
     rows = []
     for name in record.components:
-        found = _audit(with_tokens, name)
+        audit = _audit(with_tokens, name)
         counts = [sum(s.component == name for s in r.segments) for r in responses]
         mean = sum(counts) / len(counts) if counts else None
-        share, inside = (f"{x:.2%}" if found.segments else "–" for x in (found.share, found.inside_share))
+        share, inside = (f"{x:.2%}" if audit.segments else "–" for x in (audit.share, audit.inside_share))
         rows.append([isolated(name), number(sum(counts)), number(mean, 2), share, inside])
     head = ["component", "segments kept", "a response", "on a sound token map", "inside a token"]
     without = len(responses) - len(with_tokens)
@@ -46,23 +43,25 @@ def alignment_part(record: RunRecord) -> Html:
 
 def timing_part(record: RunRecord) -> Html:
     """Where the time of a step goes."""
-    found = {phase: series(record.steps, f"time/{phase}_s") for phase in PHASES}
-    sums = {phase: sum(value for _, value in points) for phase, points in found.items() if points}
-    whole = sum(sums.values())
-    if not whole:
+    by_phase = {phase: series(record.steps, f"time/{phase}_s") for phase in PHASES}
+    sums = {phase: sum(value for _, value in points) for phase, points in by_phase.items() if points}
+    total_s = sum(sums.values())
+    if not total_s:
         return el("p", "No phase was timed.", class_="none")
     bar = el(
-        "div", *(el("i", class_=f"s{i}", style=f"flex:{sums[p] / whole:.4f}") for i, p in enumerate(sums)), class_="bar"
+        "div",
+        *(el("i", class_=f"s{i}", style=f"flex:{sums[p] / total_s:.4f}") for i, p in enumerate(sums)),
+        class_="bar",
     )
     rows = []
     for i, phase in enumerate(sums):
         rate = [value for _, value in series(record.steps, f"time/{phase}_tokens_per_s")]
         mark = el("i", class_=f"swatch s{i}")
-        mean = sums[phase] / len(found[phase])
+        mean = sums[phase] / len(by_phase[phase])
         speed = number(sum(rate) / len(rate), 0) if rate else "–"
-        rows.append([join(mark, phase), f"{sums[phase] / whole:.1%}", number(mean), speed])
+        rows.append([join(mark, phase), f"{sums[phase] / total_s:.1%}", number(mean), speed])
     head = ["phase", "share", "seconds a step", "tokens a second"]
-    total = f"{duration(whole)} in these phases over {len(record.steps)} steps."
+    total = f"{duration(total_s)} in these phases over {len(record.steps)} steps."
     return join(el("p", total), bar, table(head, rows))
 
 

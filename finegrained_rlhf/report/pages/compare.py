@@ -1,7 +1,4 @@
-"""Several runs beside one another: their exported policies in one table, their curves, configurations and answers.
-
-Knows records of runs and their names. Knows nothing of sweeps.
-"""
+"""Several runs beside one another: their exported policies in one table, their curves, configurations and answers."""
 
 from __future__ import annotations
 
@@ -77,9 +74,9 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def measured_sections(runs: Named) -> Html:
     """One row a measure, one column a run."""
     rows: list[Html] = []
-    for title, found in measures_by_group(runs):
+    for title, measures in measures_by_group(runs):
         rows.append(heading_row(title, len(runs) + 2))
-        for (name, unit), values in found.items():
+        for (name, unit), values in measures.items():
             label = el("td", isolated(name), el("span", unit, class_="unit") if unit else None)
             rows.append(el("tr", label, *(el("td", number(value), class_="num") for value in values)))
     heads = [el("th", "start", class_="num")]
@@ -101,12 +98,12 @@ def measures_by_group(runs: Named) -> list[tuple[str, dict[tuple[str, str], list
     one_reward = len(by_identity(runs)) == 1
     result = []
     for title, of in groups:
-        found = [{(m.name, m.unit): m for m in of(record)} for record in runs.values()]
+        by_run = [{(m.name, m.unit): m for m in of(record)} for record in runs.values()]
         rows: dict[tuple[str, str], list[float | None]] = {}
-        for key in dict.fromkeys(key for measures in found for key in measures):
+        for key in dict.fromkeys(key for measures in by_run for key in measures):
             own_unit = key[0] == "weighted total" and not one_reward
-            start = found[0][key].first if key in found[0] and not own_unit else None
-            values = [measures[key].after if key in measures else None for measures in found]
+            start = by_run[0][key].first if key in by_run[0] and not own_unit else None
+            values = [measures[key].after if key in measures else None for measures in by_run]
             rows[(key[0], "by each run's own reward" if own_unit else key[1])] = [start, *values]
         if rows:
             result.append((title, rows))
@@ -154,7 +151,7 @@ def side_by_side(runs: Named, prompts: int = PROMPTS) -> Html:
         columns["start"] = start
     for name, record in runs.items():
         columns[name] = record.answers.get(_step_shown(record), ())
-    references = {text: found for record in records for text, found in record.references.items()}
+    references = {text: answers for record in records for text, answers in record.references.items()}
     groups = grouped(columns, prompts, references=references)
     if not groups:
         return el("p", "No run kept answers to validation prompts.", class_="none")
@@ -170,10 +167,10 @@ def warning_lines(runs: Named) -> Html | None:
         for _, warning in found_warnings(record):
             kinds.setdefault(warning.component, []).append(warning.kind)
         if kinds:
-            said = [
+            warnings = [
                 join("; " if i else "", isolated(c), f" ({', '.join(k)})") for i, (c, k) in enumerate(kinds.items())
             ]
-            lines.append(el("li", el("b", isolated(name)), ": ", *said))
+            lines.append(el("li", el("b", isolated(name)), ": ", *warnings))
     return el("div", el("b", "Signs of reward hacking"), el("ul", *lines), class_="warnings") if lines else None
 
 
@@ -185,8 +182,8 @@ def missing_lines(runs: Named) -> Html | None:
             names.setdefault(line, []).append(name)
     lines = []
     for line, lacking in names.items():
-        said = [join(", " if i else "", isolated(name)) for i, name in enumerate(lacking)]
-        who = "all runs" if len(lacking) == len(runs) > 1 else join(*said)
+        joined = [join(", " if i else "", isolated(name)) for i, name in enumerate(lacking)]
+        who = "all runs" if len(lacking) == len(runs) > 1 else join(*joined)
         lines.append(el("li", el("b", who), ": ", line))
     return el("ul", *lines) if lines else None
 

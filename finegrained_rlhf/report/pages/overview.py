@@ -1,7 +1,4 @@
-"""What the run is, its state, and its first validation against the exported one, measure by measure.
-
-Knows measures and how to word them. Knows no task.
-"""
+"""What the run is, its state, and its first validation against the exported one, measure by measure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The report of one run, put together.
-
-Knows the order of the parts and what to say before each. Knows no file.
-"""
+"""The report of one run, put together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which responses a report shows: the same validation prompts before and after, and sampled responses by step.
-
-Knows records of runs; how a response is coloured is `heatmap`'s.
-"""
+"""Which responses a report shows: the same validation prompts before and after, and sampled responses by step."""
 
 from __future__ import annotations
 
@@ -72,14 +69,14 @@ def grouped(
         by: heading of the column whose weighted totals give the order; None is the last one.
         references: human answers by the prompt's text.
     """
-    found = {heading: {row.id: row for row in reversed(rows)} for heading, rows in columns.items()}
+    by_heading = {heading: {row.id: row for row in reversed(rows)} for heading, rows in columns.items()}
     prompts = {row.id: row.prompt for rows in columns.values() for row in rows}
-    ranked = found[by if by is not None else list(found)[-1]] if found else {}
+    ranked = by_heading[by if by is not None else list(by_heading)[-1]] if by_heading else {}
     order = sorted(prompts, key=lambda i: ranked[i].total if i in ranked else float("inf"))
     return [
         Group(
             prompts[i],
-            [(heading, rows.get(i)) for heading, rows in found.items()],
+            [(heading, rows.get(i)) for heading, rows in by_heading.items()],
             tuple((references or {}).get(prompts[i], ())),
             ranked.get(i),
         )

@@ -1,6 +1,6 @@
 """How the answers to one prompt changed during training: step under step, with the words that are new.
 
-Knows records of runs. The order is given without a script; search, sorting and filters need one.
+The order is given without a script; search, sorting and filters need one.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _shown(rows: Mapping[int, SampleRecord], best: int | None) -> SampleRecord:
 
 def _by_prompt(steps: Mapping[int, Sequence[SampleRecord]]) -> dict[str, dict[int, SampleRecord]]:
     """The first answer to each prompt by step."""
-    found: dict[str, dict[int, SampleRecord]] = {}
+    by_prompt: dict[str, dict[int, SampleRecord]] = {}
     for step, rows in steps.items():
         for row in rows:
-            found.setdefault(row.id, {}).setdefault(step, row)
-    return found
+            by_prompt.setdefault(row.id, {}).setdefault(step, row)
+    return by_prompt

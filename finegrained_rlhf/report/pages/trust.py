@@ -1,6 +1,6 @@
 """How far the reward models can be trusted: on people's labels, and on what the policy wrote during training.
 
-Knows `trust.json`, `drift.json` and `injections.json`.
+Reads `trust.json`, `drift.json` and `injections.json`.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _reliability(trust: Row) -> Html:
 def _bins(trust: Row) -> list[tuple[float, float, float]]:
     rows: Sequence[Any] = _mapping(trust, "calibration").get("bins") or []
     keys = ("predicted", "observed", "count")
-    found = [tuple(row[key] for key in keys) for row in rows if all(is_number(row.get(key)) for key in keys)]
-    return [(p, o, c) for p, o, c in found if c > 0]
+    bins = [tuple(row[key] for key in keys) for row in rows if all(is_number(row.get(key)) for key in keys)]
+    return [(p, o, c) for p, o, c in bins if c > 0]
 
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:

@@ -1,7 +1,4 @@
-"""The first screen of a run's report: did it get better, at what, and is it hacking? Three answers, with numbers.
-
-Knows measures and how to word them. Knows no task.
-"""
+"""The first screen of a run's report: did it get better, at what, and is it hacking? Three answers, with numbers."""
 
 from __future__ import annotations
 
@@ -78,11 +75,12 @@ def found_warnings(record: RunRecord) -> list[tuple[int, HackingWarning]]:
 
 def warnings_box(record: RunRecord) -> Html | None:
     """The warnings; nothing where there is none."""
-    found = found_warnings(record)
-    if not found:
+    warnings = found_warnings(record)
+    if not warnings:
         return None
     lines = [
-        el("li", el("b", warning.kind), f", step {step}: ", isolated(warning.message), ".") for step, warning in found
+        el("li", el("b", warning.kind), f", step {step}: ", isolated(warning.message), ".")
+        for step, warning in warnings
     ]
     return el("div", el("b", "Signs of reward hacking. Read the answers."), el("ul", *lines), class_="warnings")
 
@@ -126,8 +124,8 @@ def between(parts: Sequence[Any], gap: str) -> list[Any]:
 
 
 def _tile(question: str, word: str, kind: str, lines: Sequence[Any]) -> Html:
-    said = el("p", el("b", word), class_=f"word {kind}".strip())
-    return el("div", el("h2", question), said, *(el("p", *line) for line in lines), class_="tile")
+    headline = el("p", el("b", word), class_=f"word {kind}".strip())
+    return el("div", el("h2", question), headline, *(el("p", *line) for line in lines), class_="tile")
 
 
 def _better(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
@@ -149,7 +147,7 @@ def _better(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
         )
         if truth is None and word == "Yes":
             word = "By its own reward"
-        shown += [[_said(m), f" (counts from ±{number(m.threshold)})"] for m in (truth, total) if m is not None]
+        shown += [[_sentence(m), f" (counts from ±{number(m.threshold)})"] for m in (truth, total) if m is not None]
     if truth is None:
         shown.append(["No oracle measured the truth beside the reward."])
     return word, kind, shown
@@ -174,11 +172,13 @@ def _at_what(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
     lines: list[list[Any]] = []
     counts = {}
     for word, title in (("better", "Better"), ("worse", "Worse"), ("same", "No clear change")):
-        said = {source: [_said(m) for m in found if m.verdict == word] for source, found in sources.items()}
-        counts[word] = sum(map(len, said.values()))
-        for source in (source for source, found in said.items() if found):
+        sentences = {
+            source: [_sentence(m) for m in measures if m.verdict == word] for source, measures in sources.items()
+        }
+        counts[word] = sum(map(len, sentences.values()))
+        for source in (source for source, measures in sentences.items() if measures):
             by = el("span", f" ({source}) ", class_="by")
-            lines.append([el("b", title), by, *between(said[source], "; "), "."])
+            lines.append([el("b", title), by, *between(sentences[source], "; "), "."])
     better, worse = counts["better"], counts["worse"]
     if record.is_initial or not better + worse:
         return ("Nothing" if lines else "Not known"), "", [] if record.is_initial else lines
@@ -187,9 +187,9 @@ def _at_what(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
 
 def _hacking(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
     """Signs are changes; degenerate text is a level, and never "no sign" because the run began with it."""
-    found = found_warnings(record)
+    warnings = found_warnings(record)
     shown_at = int(record.best["step"]) if record.best else -1
-    now = [warning for step, warning in found if step == shown_at]
+    now = [warning for step, warning in warnings if step == shown_at]
     goodhart = _against_truth(record)
     problems = degenerate_text(record)
     if goodhart is not None and goodhart[0]:
@@ -200,8 +200,8 @@ def _hacking(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
         word, kind = "Degenerate text", "bad"
     elif len(record.validations) < 2:
         word, kind = "Not known", ""
-    elif found:
-        word, kind = f"Not the exported policy; {len(found)} sign{'s' * (len(found) > 1)} later", ""
+    elif warnings:
+        word, kind = f"Not the exported policy; {len(warnings)} sign{'s' * (len(warnings) > 1)} later", ""
     elif record.is_initial:
         word, kind = "Nothing was exported that could be: the policy is the initial one", ""
     else:
@@ -263,7 +263,7 @@ def _against_truth(record: RunRecord) -> tuple[bool, Any] | None:
         return None
     deceived = total.verdict == "better" and truth.verdict == "worse"
     together = "while" if deceived or truth.verdict == "same" else "and"
-    return deceived, join("Reward against truth: ", _said(total), f", {together} ", _said(truth), ".")
+    return deceived, join("Reward against truth: ", _sentence(total), f", {together} ", _sentence(truth), ".")
 
 
 def price_line(record: RunRecord) -> list[Any]:
@@ -277,7 +277,7 @@ def price_line(record: RunRecord) -> list[Any]:
     return parts
 
 
-def _said(measure: Measure) -> Html:
+def _sentence(measure: Measure) -> Html:
     name = f"{measure.name} per segment" if measure.unit == SEGMENT else measure.name
     return join(isolated(name), " ", _numbers(measure, 3))
 

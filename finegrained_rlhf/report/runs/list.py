@@ -47,8 +47,8 @@ class Runs:
         if not self.directory.is_dir():
             raise DataError("no such directory; expected one with runs below it", file=self.directory)
         now = time.time()
-        found = {path: read_state(path, now) for path in runs_below(self.directory)}
-        ordered = sorted(found.items(), key=lambda item: (-item[1].changed, str(item[0])))
+        states = {path: read_state(path, now) for path in runs_below(self.directory)}
+        ordered = sorted(states.items(), key=lambda item: (-item[1].changed, str(item[0])))
         if self.format == "json":
             for path, state in ordered:
                 print(json.dumps({"run": str(path), **asdict(state)}, ensure_ascii=False))

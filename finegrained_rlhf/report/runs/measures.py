@@ -1,7 +1,7 @@
 """Which numbers of a run tell whether it got better, at what, and at what price.
 
-Knows the keys of `metrics.jsonl` and `eval.jsonl`; whatever else a validation holds was measured beside the reward (by
-an oracle, say) and counts as the truth. Knows no HTML and no task.
+Whatever a validation holds that is not the reward's was measured by something else (by an oracle, say) and counts as
+the truth.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class Measure:
 
 def series(rows: Sequence[Row], key: str, per: str | None = None) -> list[Point]:
     """(step, value of `key`) of the rows that have it; divided by the value of `per` where that is given."""
-    found = []
+    points = []
     for row in rows:
         value, divisor = row.get(key), row.get(per, 0) if per else 1
         if is_number(value) and is_number(divisor) and divisor:
-            found.append((float(row["step"]), value / divisor))
-    return found
+            points.append((float(row["step"]), value / divisor))
+    return points
 
 
 def monitored(rows: Sequence[Row]) -> list[str]:
@@ -96,10 +96,10 @@ def true_errors(rows: Sequence[Row]) -> dict[str, list[Point]]:
 
     Toxicity is an error rate too.
     """
-    found = {readable(key): series(rows, key) for key in monitored(rows) if _named(key, _ERRORS)}
+    errors = {readable(key): series(rows, key) for key in monitored(rows) if _named(key, _ERRORS)}
     if shares := series(rows, "completeness"):
-        found["1 − completeness"] = [(step, 1.0 - share) for step, share in shares]
-    return found
+        errors["1 − completeness"] = [(step, 1.0 - share) for step, share in shares]
+    return errors
 
 
 def mean_true_error(rows: Sequence[Row]) -> list[Point]:
@@ -119,14 +119,14 @@ def readable(key: str) -> str:
 def reward_measures(record: RunRecord) -> list[Measure]:
     """What the reward says of validation answers: the total, and each component by answer and by segment."""
     rows = record.validations
-    found = [_measure(record, "weighted total", "an answer", series(rows, "score"), "up", of_total)]
+    measures = [_measure(record, "weighted total", "an answer", series(rows, "score"), "up", of_total)]
     for name in record.components:
         points = series(rows, f"reward/{name}/raw")
-        found.append(_measure(record, name, "an answer", points, "up", of_component(name)))
+        measures.append(_measure(record, name, "an answer", points, "up", of_component(name)))
         if any(count != 1 for _, count in series(rows, f"segments/{name}")):
             points = series(rows, f"reward/{name}/raw", f"segments/{name}")
-            found.append(_measure(record, name, SEGMENT, points, "up", of_segments(name)))
-    return [measure for measure in found if measure.points]
+            measures.append(_measure(record, name, SEGMENT, points, "up", of_segments(name)))
+    return [measure for measure in measures if measure.points]
 
 
 def true_measures(record: RunRecord) -> list[Measure]:
@@ -157,20 +157,20 @@ def true_error_measure(record: RunRecord) -> Measure | None:
 def price_measures(record: RunRecord) -> list[Measure]:
     """What the policy gave up or took on: distance from where it began, length, repetition, entropy."""
     rows, after = record.validations, record.best
-    found = [
+    measures = [
         _measure(record, LENGTH, "an answer", series(rows, "response_length"), None),
         _measure(record, REPETITION, "share", series(rows, "repetition"), "down"),
         _measure(record, ENDED, "share", series(rows, "eos_rate"), "up"),
         _measure(record, PERPLEXITY, "a token", series(rows, "reference_perplexity"), None),
     ]
-    found = [measure for measure in found if measure.points]
+    measures = [measure for measure in measures if measure.points]
     for key, name, unit in (("kl", KL, "nats an answer"), ("entropy", "entropy", "nats a token")):
         points = series(record.steps, key)
         if points:
             # A step measures the policy before its update, so that the policy of step s is measured at s + 1.
             at_after = _at(points, float(after["step"]) + 1) if after else points[-1][1]
-            found.append(Measure(name, unit, points, points[0][1], at_after, None))
-    return found
+            measures.append(Measure(name, unit, points, points[0][1], at_after, None))
+    return measures
 
 
 def seconds(record: RunRecord) -> float | None:

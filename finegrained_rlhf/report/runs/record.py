@@ -1,7 +1,4 @@
-"""What a run left on disk, read for a report: complete where it is complete, and a line for everything that is missing.
-
-Knows the files of a PPO run and of the reward models that its configuration names. Knows no HTML and no task.
-"""
+"""What a run left on disk, read for a report, and a line for everything that is missing."""
 
 from __future__ import annotations
 
@@ -101,8 +98,8 @@ class RunRecord:
         """The kept answers of the first, the exported and the last validation, by step."""
         steps = [row["step"] for row in (*self.validations[:1], *self.validations[-1:])]
         steps += [self.best["step"]] if self.best else []
-        found = {step: rows for step, rows in self.answers.items() if step in steps}
-        return found or {
+        chosen = {step: rows for step, rows in self.answers.items() if step in steps}
+        return chosen or {
             step: self.answers[step] for step in sorted({*list(self.answers)[:1], *list(self.answers)[-1:]})
         }
 
@@ -135,9 +132,10 @@ def read_run(path: str | Path) -> RunRecord:
     export = run.final("policy") / "export.json"
     exported = read_json(export).get("step") if export.is_file() else None
     best = int((_best(validations, exported) or {"step": -1})["step"])
-    samples = _read_chosen(sample_files(run), lambda found: evenly(found, SAMPLED_STEPS))
+    samples = _read_chosen(sample_files(run), lambda available: evenly(available, SAMPLED_STEPS))
     answers = _read_chosen(
-        sample_files(run, "validation_step"), lambda found: evenly(found, ANSWERED_STEPS) | ({best} & set(found))
+        sample_files(run, "validation_step"),
+        lambda available: evenly(available, ANSWERED_STEPS) | ({best} & set(available)),
     )
     _note_samples(samples, answers, missing)
     marks = read_marks(run)
@@ -266,7 +264,7 @@ def _note_samples(samples: Mapping[int, Any], answers: Mapping[int, Any], missin
 
 def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, Row]:
     """`trust.json` of the runs that the components' paths name."""
-    found: dict[str, Row] = {}
+    trust: dict[str, Row] = {}
     for name, component in _mapping(config, "reward", "components").items():
         path = component.get("path") if isinstance(component, Mapping) else None
         if not isinstance(path, str):
@@ -277,8 +275,8 @@ def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> dict[str,
         if existing is None:
             missing.append(f"{name}: no trust.json in {path}; finegrained evaluate-reward-model writes it.")
         else:
-            found[str(name)] = _read_optional(existing) or {}
-    return found
+            trust[str(name)] = _read_optional(existing) or {}
+    return trust
 
 
 def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, list[str]]:
@@ -294,13 +292,13 @@ def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict
     if not isinstance(rows, list):
         missing.append(f"No reference answers: the validation data {path} cannot be read from here.")
         return {}
-    found = {}
+    references = {}
     for row in rows:
         answers = row.get("answer") if isinstance(row, Mapping) else None
         answers = [answers] if isinstance(answers, str) else answers
         if isinstance(answers, list) and isinstance(row.get("text"), str):
-            found[row["text"]] = [answer for answer in answers if isinstance(answer, str)]
-    return found
+            references[row["text"]] = [answer for answer in answers if isinstance(answer, str)]
+    return references
 
 
 def _places(run: RunDirectory, config: Row, path: str) -> list[Path]:

@@ -1,6 +1,6 @@
 """How the text of a response is cut for colouring: at the ends of its tokens and of its segments.
 
-Offsets are in Unicode code points, as everywhere in the project. Knows no HTML and no file.
+Offsets are in Unicode code points, as everywhere in the project.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def cut(text: str, segments: Sequence[SampleSegment | OracleMark], ends: Sequenc
     points |= {point for segment in segments for point in (segment.start, segment.end)}
     borders = sorted(points)
     pieces: list[Piece] = []
-    given = 0  # tokens that are over and shown
+    shown = 0  # tokens that are over and shown
     for start, end in zip(borders, borders[1:], strict=False):
         token = bisect_right(ends, start)
-        pieces.append(Piece(start, end, tuple(range(given, min(token + 1, len(ends))))))
-        given = token + 1 if token < len(ends) and ends[token] == end else token
-    if given < len(ends):
-        pieces.append(Piece(len(text), len(text), tuple(range(given, len(ends)))))
+        pieces.append(Piece(start, end, tuple(range(shown, min(token + 1, len(ends))))))
+        shown = token + 1 if token < len(ends) and ends[token] == end else token
+    if shown < len(ends):
+        pieces.append(Piece(len(text), len(text), tuple(range(shown, len(ends)))))
     return pieces

@@ -1,7 +1,4 @@
-"""The configuration of a run in a report: all its keys, what differs between runs, whether two rewards are the same.
-
-Knows resolved configurations as plain mappings. Knows no key but those of the reward and of the run's own directory.
-"""
+"""The configuration of a run in a report: all its keys, what differs between runs, whether two rewards are the same."""
 
 from __future__ import annotations
 
@@ -83,16 +80,16 @@ def moving_words(config: Mapping[str, Any], name: str) -> str:
     reward = config.get("reward")
     reward = reward if isinstance(reward, Mapping) else {}
     schedule, gate, constraint = (_named(reward, place).get(name, {}) for place in ("schedule", "gates", "constraints"))
-    found = []
+    phrases = []
     steps, weights = schedule.get("steps"), schedule.get("weights")
     if isinstance(steps, list) and isinstance(weights, list) and steps:
         points = ", ".join(f"{weight} at {step}" for step, weight in zip(steps, weights, strict=False))
-        found.append(f"{schedule.get('interpolation', 'linear')} {points}")
+        phrases.append(f"{schedule.get('interpolation', 'linear')} {points}")
     if gate.get("by") is not None:
-        found.append(f"where the {gate.get('of', 'mean')} of {gate['by']} is at least {gate.get('at_least')}")
+        phrases.append(f"where the {gate.get('of', 'mean')} of {gate['by']} is at least {gate.get('at_least')}")
     if constraint.get("at_least") is not None:
-        found.append(f"{constraint.get('of', 'mean')} at least {constraint['at_least']}")
-    return "; ".join(found)
+        phrases.append(f"{constraint.get('of', 'mean')} at least {constraint['at_least']}")
+    return "; ".join(phrases)
 
 
 def _named(reward: Mapping[str, Any], place: str) -> dict[str, Mapping[str, Any]]:

@@ -1,6 +1,6 @@
 """Where a run stands: at work, done, stopped early and why, resumable, or damaged.
 
-Knows the files of run directories; loads no model and verifies no checksum, so that many runs are looked at quickly.
+Loads no model and verifies no checksum, so that many runs are looked at quickly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The table of a sweep in Markdown, and the words for its columns.
-
-Knows the result that `sweep_results` collects, as it is kept in `sweep.json`.
-"""
+"""The table of a sweep in Markdown, and the words for its columns."""
 
 from __future__ import annotations
 
@@ -53,8 +50,8 @@ def exported_words(steps: Sequence[int | None]) -> str:
 def sweep_table_page(result: Mapping[str, Any]) -> str:
     """The page of a sweep or of its results file, in Markdown."""
     labels, rows, averaged = result["metrics"], result["rows"], result["average_over"]
-    told = {f"reward.weights.{name}" for row in rows for name in row["weights"]} & {*result["swept"], *averaged}
-    weights = [name for row in rows for name in row["weights"] if f"reward.weights.{name}" not in told]
+    in_columns = {f"reward.weights.{name}" for row in rows for name in row["weights"]} & {*result["swept"], *averaged}
+    weights = [name for row in rows for name in row["weights"] if f"reward.weights.{name}" not in in_columns]
     swept = [*result["swept"], *(f"w {name}" for name in dict.fromkeys(weights))]
     keys = [*swept, *(key for key in averaged if any(key in row["swept"] for row in rows))]
 

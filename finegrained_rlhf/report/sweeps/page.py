@@ -1,6 +1,6 @@
 """The page of a sweep: its table, its Pareto plot, the curves of all points, their answers, what failed.
 
-Knows the result that `sweep_results` collects and the run directories of the points; what a result lacks is left out.
+What a result lacks is left out.
 """
 
 from __future__ import annotations
@@ -93,18 +93,18 @@ def inline_svg(markup: str) -> Html:
     """A matplotlib plot as part of the page: without prologue and metadata, in the page's colours."""
     markup = markup[max(markup.find("<svg"), 0) :]
     markup = re.sub(r"<metadata>.*?</metadata>", "", markup, flags=re.DOTALL)
-    markup = re.sub(r"#[0-9a-f]{6}\b", lambda found: _COLOURS.get(found.group(0), found.group(0)), markup)
+    markup = re.sub(r"#[0-9a-f]{6}\b", lambda match: _COLOURS.get(match.group(0), match.group(0)), markup)
     return el("div", Html(markup), class_="plot")
 
 
 def _records(runs: Sequence[tuple[str, Path]]) -> tuple[dict[str, RunRecord], list[str]]:
-    found, lost = {}, []
+    records, lost = {}, []
     for name, path in runs:
         try:
-            found[name] = read_run(path)
+            records[name] = read_run(path)
         except DataError as error:
             lost.append(f"{name}: {error}")
-    return found, lost
+    return records, lost
 
 
 def _summary_table(result: Mapping[str, Any]) -> Html | None:
@@ -124,9 +124,11 @@ def _without_constants(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, A
     """The rows without the weights and counts that are the same wherever they are given, and these in words."""
     keys = dict.fromkeys(key for row in rows for key in row if key == "n" or key.startswith("weight of "))
     values = {key: {row[key] for row in rows if key in row} for key in keys}
-    constant = {key: next(iter(found)) for key, found in values.items() if len(found) == 1} if len(rows) > 1 else {}
-    said = [f"{key} {value}" for key, value in constant.items() if key != "n" or value != 1]
-    return [{key: value for key, value in row.items() if key not in constant} for row in rows], said
+    constant = (
+        {key: next(iter(distinct)) for key, distinct in values.items() if len(distinct) == 1} if len(rows) > 1 else {}
+    )
+    constants = [f"{key} {value}" for key, value in constant.items() if key != "n" or value != 1]
+    return [{key: value for key, value in row.items() if key not in constant} for row in rows], constants
 
 
 def _rows_table(result: Mapping[str, Any]) -> Html | None:
@@ -166,8 +168,8 @@ def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _exported(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Which policy a row is measured at; nothing where that is not known."""
     steps = entry.get("exported")
-    said = exported_words(steps if isinstance(steps, list) else [steps])
-    return {EXPORTED: said} if said else {}
+    steps_text = exported_words(steps if isinstance(steps, list) else [steps])
+    return {EXPORTED: steps_text} if steps_text else {}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Html:

@@ -1,6 +1,6 @@
 """The Pareto plot of a sweep: two metrics against each other, trained points and baselines, and the front.
 
-Knows the rows of a sweep's table. The one module here that needs matplotlib.
+The one module here that needs matplotlib.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def pareto_svg(result: Mapping[str, Any]) -> str:
                 x["mean"], y["mean"], xerr=x["std"], yerr=y["std"], fmt=marker, color=colour, elinewidth=0.7, **look
             )
         axis.plot([], [], marker, color=colour, label=system, **look)
-    for place, said in _labels(summary, axes).items():
-        axis.annotate(said, place, (8, 6), textcoords="offset points")
+    for place, label in _labels(summary, axes).items():
+        axis.annotate(label, place, (8, 6), textcoords="offset points")
     labels = result["metrics"]
     for name, put in (("x", axis.set_xlabel), ("y", axis.set_ylabel)):
         put(f"{labels.get(axes[name], metric_words(axes[name]))}  (better {_ARROWS[axes[f'{name}_better']]})")
@@ -70,15 +70,15 @@ def _draw_front(axis: Any, front: Sequence[Mapping[str, Any]], axes: Mapping[str
 
 def _labels(summary: Sequence[Mapping[str, Any]], axes: Mapping[str, str]) -> dict[tuple[float, float], str]:
     """What stands beside each place of the plot: all points that lie there, in one text."""
-    found: dict[tuple[float, float], list[str]] = {}
+    at_place: dict[tuple[float, float], list[str]] = {}
     for entry in summary:
         place = entry["metrics"][axes["x"]]["mean"], entry["metrics"][axes["y"]]["mean"]
         label = point_label(entry["swept"])
         if entry.get("exported") and set(entry["exported"]) == {0}:
             label = f"{label} = initial policy".strip()
-        if label and label not in found.setdefault(place, []):
-            found[place].append(label)
-    return {place: "; ".join(labels) for place, labels in found.items() if labels}
+        if label and label not in at_place.setdefault(place, []):
+            at_place[place].append(label)
+    return {place: "; ".join(labels) for place, labels in at_place.items() if labels}
 
 
 def point_label(swept: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """From the finished points of a sweep to one table: rows, spread, the Pareto front, and the baselines beside.
 
-Knows the files that a sweep leaves: `points/NAME/` with `point.json` and `evaluation.json`, and `baselines/NAME/` with
-an `evaluation.json`. Trains and measures nothing, and knows no task: metrics are names.
+A sweep leaves `points/NAME/` with `point.json` and `evaluation.json`, and `baselines/NAME/` with an `evaluation.json`.
+Trains and measures nothing, and knows no task: metrics are names.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class SweepTable(Settings):
 
     def missing(self, result: Mapping[str, Any]) -> list[str]:
         """Metrics that were asked for and that not every evaluation holds."""
-        asked = [*(self.metrics or ()), *((self.pareto.x, self.pareto.y) if self.pareto else ())]
+        wanted = [*(self.metrics or ()), *((self.pareto.x, self.pareto.y) if self.pareto else ())]
         common = _common(result["rows"])
-        return sorted({name for name in asked if name not in common}) if result["rows"] else []
+        return sorted({name for name in wanted if name not in common}) if result["rows"] else []
 
 
 def _rows(root: Path, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """BM25-light: BM25 over the sub-words of a policy's tokenizer, which a policy's training can use as its reward.
 
-Knows tokenizers. The index and all arithmetic are those of BM25 over words.
+The index and all arithmetic are those of BM25 over words.
 
 Source: thesis, section 4.2.3: BM25 over T5's sub-words, without stemming or stop words, queries cut at 128 and passages
 at 2,000 tokens; k1, b, document frequencies and the average length as in BM25.
@@ -139,9 +139,9 @@ class Bm25LightConfig(Settings):
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """The same for tokenizers that cut texts alike, wherever they were loaded from."""
     if getattr(tokenizer, "is_fast", False):
-        told = json.loads(tokenizer.backend_tokenizer.to_str())
-        told.pop("truncation", None)  # set anew by each call
-        told.pop("padding", None)
+        description = json.loads(tokenizer.backend_tokenizer.to_str())
+        description.pop("truncation", None)  # set anew by each call
+        description.pop("padding", None)
     else:
-        told = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+        description = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    return hashlib.blake2b(json.dumps(description, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -1,7 +1,5 @@
 """The arithmetic of BM25 on arrays: how often which term stands in which passage, and what that is worth.
 
-Knows numbers of terms and rows. Does not know words, ids or files.
-
 BM25 as in Lucene (Kamphuis et al. 2020): score(q, d) = Σ_{t in q} idf(t) · tf / (tf + k1 (1 − b + b · |d| / average)),
 idf(t) = ln(1 + (N − df + ½) / (df + ½)); a term that the query repeats counts as often. The summands are *weights*;
 they are computed here for any set of postings, always by the same operations, so that they are the same bits however
@@ -143,9 +141,9 @@ def best_rows(scores: NDArray[np.float32], ranks: NDArray[np.int32], k: int) -> 
     """
     rows = np.flatnonzero(scores)
     if len(rows) > k:
-        found = scores[rows]
-        limit = np.partition(found, len(rows) - k)[len(rows) - k]
-        above, equal = rows[found > limit], rows[found == limit]
+        positive = scores[rows]
+        limit = np.partition(positive, len(rows) - k)[len(rows) - k]
+        above, equal = rows[positive > limit], rows[positive == limit]
         wanted = k - len(above)
         if len(equal) > wanted:
             equal = equal[np.argpartition(ranks[equal], len(equal) - wanted)[len(equal) - wanted :]]
@@ -179,12 +177,12 @@ def pool_scores(queries: Sequence[Sequence[int]], passages: Sequence[TermWeights
     scores = np.zeros((len(queries), len(passages)), np.float32)
     if not len(flat) or not passages:
         return scores
-    asked, places = np.unique(flat, return_inverse=True)
-    weights = np.zeros((len(asked), len(passages)), np.float32)
+    distinct, places = np.unique(flat, return_inverse=True)
+    weights = np.zeros((len(distinct), len(passages)), np.float32)
     terms = np.concatenate([passage.terms for passage in passages])
     columns = np.repeat(np.arange(len(passages)), [len(passage.terms) for passage in passages])
-    rows = np.minimum(np.searchsorted(asked, terms), len(asked) - 1)
-    hit = asked[rows] == terms
+    rows = np.minimum(np.searchsorted(distinct, terms), len(distinct) - 1)
+    hit = distinct[rows] == terms
     weights[rows[hit], columns[hit]] = np.concatenate([passage.weights for passage in passages])[hit]
     longest_first = np.argsort(-lengths, kind="stable")
     starts = (np.cumsum(lengths) - lengths)[longest_first]

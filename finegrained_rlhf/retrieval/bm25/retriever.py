@@ -1,6 +1,6 @@
 """BM25 over words: its settings, and the index that searches and scores pools.
 
-Knows shards that are already weighed. The index does not know what a term is: a function numbers those of queries.
+The index does not know what a term is: a function numbers those of queries.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class Bm25Index:
         )
         paths = shard_paths(directory)
         if len(paths) != statistics["shards"]:
-            told = f"has {len(paths)} shards, expected {statistics['shards']}; build the index again"
-            raise DataError(told, file=directory)
+            problem = f"has {len(paths)} shards, expected {statistics['shards']}; build the index again"
+            raise DataError(problem, file=directory)
         self._shards = [_Shard(path) for path in paths]
         self._known: dict[str, TermWeights] = {}
 
@@ -151,13 +151,13 @@ class Bm25Index:
         """
         if k < 1:
             raise ConfigError(f"k: expected at least 1, got {k}")
-        found = []
+        results = []
         for numbers in self._query_terms(queries):
             terms, best = np.array(numbers, np.int32), list[Hit]()
             for shard in self._shards:
                 best = sorted([*best, *shard.best(terms, k)], key=lambda hit: (hit.score, hit.id), reverse=True)[:k]
-            found.append(best)
-        return found
+            results.append(best)
+        return results
 
     def score_pool(self, queries: Sequence[str], ids: Sequence[str]) -> NDArray[np.float32]:
         """The score of every passage of a pool for every query (see `PoolScorer`), as `search` gives it: fp32 [Q, P].
@@ -165,10 +165,10 @@ class Bm25Index:
         The work does not grow with the corpus: the terms of a passage are read from its shard, and kept.
         """
         pool = {id: i for i, id in enumerate(dict.fromkeys(ids))}
-        asked = {query: i for i, query in enumerate(dict.fromkeys(queries))}
+        query_rows = {query: i for i, query in enumerate(dict.fromkeys(queries))}
         self._remember(pool)
-        scores = pool_scores(self._query_terms(list(asked)), [self._known[id] for id in pool])
-        return scores[np.ix_([asked[query] for query in queries], [pool[id] for id in ids])]
+        scores = pool_scores(self._query_terms(list(query_rows)), [self._known[id] for id in pool])
+        return scores[np.ix_([query_rows[query] for query in queries], [pool[id] for id in ids])]
 
     def missing(self, ids: Sequence[str]) -> list[str]:
         """Ids that are not in the corpus (see `Retriever`)."""

@@ -1,7 +1,5 @@
 """Builds a BM25 index shard by shard, with the statistics of the whole corpus.
 
-Knows shards, their files, and in which order they are written. Does not know what a term is: words or sub-words.
-
 bm25s weighs an index by its own statistics. So passages are counted first, a shard at a time; then the document
 frequencies and the average length of all shards give every shard its weights, and each becomes an index that
 bm25s opens. A shard holds for itself:
@@ -128,9 +126,9 @@ def build_index(
     frequencies = np.zeros(len(terms), np.int64)
     passages, tokens = 0, 0
     for shard in paths:
-        found = open_arrays(shard / COUNTS)
-        frequencies += np.bincount(found["terms"], minlength=len(terms))
-        passages, tokens = passages + len(found["lengths"]), tokens + int(found["lengths"].sum(dtype=np.int64))
+        counts = open_arrays(shard / COUNTS)
+        frequencies += np.bincount(counts["terms"], minlength=len(terms))
+        passages, tokens = passages + len(counts["lengths"]), tokens + int(counts["lengths"].sum(dtype=np.int64))
     weighting = Weighting(passages, tokens / passages, frequencies, constants.k1, constants.b)
     for shard in tqdm(paths, desc="weighing", unit="shard", disable=not progress):
         if not (shard / BM25S).is_dir():

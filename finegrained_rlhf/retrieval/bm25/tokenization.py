@@ -1,7 +1,6 @@
 """Words of texts: lower case, without stop words, stemmed, and numbered.
 
-Knows words. Does not know BM25, passages or files. What it makes of a text is close to Lucene's English analyzer with
-the stemmer `porter` and the stop words `english`.
+What it makes of a text is close to Lucene's English analyzer with the stemmer `porter` and the stop words `english`.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class WordConfig:
 
     def terms(self, text: str) -> list[str]:
         """The terms of a text, in order."""
-        found = map(self.term(), bm25_words(text))
-        return [term for term in found if term is not None]
+        terms = map(self.term(), bm25_words(text))
+        return [term for term in terms if term is not None]
 
     def _stopped(self) -> frozenset[str]:
         if self.stop_words == NONE:
@@ -68,8 +67,8 @@ def bm25_words(text: str) -> list[str]:
 
     A final `'s` is left out.
     """
-    found = _WORD.findall(text.lower())
-    return [word[:-2] if word.endswith(_POSSESSIVE) else word for word in found]
+    words = _WORD.findall(text.lower())
+    return [word[:-2] if word.endswith(_POSSESSIVE) else word for word in words]
 
 
 def _stemmers() -> list[str]:
@@ -110,7 +109,7 @@ class GrowingVocabulary:
         self._term = config.term()
         self._numbers: dict[str, int] = {}
         self._memo = _Memo(self._number)
-        self._told = 0
+        self._handed_out = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -121,8 +120,8 @@ class GrowingVocabulary:
 
     def take_new(self) -> list[str]:
         """The terms that were numbered since the last call, in order."""
-        new = list(islice(self._numbers, self._told, None))
-        self._told = len(self._numbers)
+        new = list(islice(self._numbers, self._handed_out, None))
+        self._handed_out = len(self._numbers)
         return new
 
     def vocabulary(self) -> list[str]:
@@ -133,7 +132,7 @@ class GrowingVocabulary:
         """Number these terms as those of an earlier `take_new`."""
         for term in terms:
             self._numbers[term] = len(self._numbers)
-        self._told = len(self._numbers)
+        self._handed_out = len(self._numbers)
 
     def _number(self, word: str) -> int:
         term = self._term(word)

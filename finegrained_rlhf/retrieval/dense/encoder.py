@@ -1,8 +1,8 @@
 """Frozen sentence encoders: texts to vectors.
 
-Knows two kinds of directories: those of sentence-transformers (`modules.json`), which say themselves how tokens become
-one vector, and plain Hugging Face encoders, whose last hidden states are pooled here. Two towers, one for queries and
-one for passages, are another encoder behind the same settings (`towers.py`). Knows no corpus and no index.
+Reads two kinds of directories: of sentence-transformers (`modules.json`), which say themselves how tokens become one
+vector, and of plain Hugging Face encoders, whose last hidden states are pooled here. Two towers, one for queries and
+one for passages, are another encoder behind the same settings (`towers.py`).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class _SentenceTransformer:
 
 
 def load_encoder(config: EncoderConfig) -> TextEncoder:
-    """What `EncoderConfig.load` does."""
+    """Open a sentence encoder or two towers on the device asked for."""
     device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("encoder.device: cuda is asked for, but there is no GPU here")

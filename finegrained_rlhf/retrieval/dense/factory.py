@@ -1,6 +1,6 @@
 """Compressed indexes of vectors by FAISS's factory strings: made, kept in one file, searched.
 
-Knows vectors and rows. Does not know texts, ids, or who chose the string. faiss is imported where it is used.
+faiss is imported where it is used.
 """
 
 from __future__ import annotations

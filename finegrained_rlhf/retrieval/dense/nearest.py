@@ -1,6 +1,6 @@
 """Which rows of a vector store have the largest dot products with queries: FAISS, exactly or by IVF-PQ.
 
-Knows vectors and rows. Does not know texts or ids. faiss is imported where it is used.
+faiss is imported where it is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Dense retrieval: a frozen encoder, cached passage vectors, and FAISS to search them.
 
-Knows encoders, vector stores and searches. Does not know dialogues.
-
 The score of a passage is the dot product of the two vectors in fp32, always summed in one order, so that it does not
 depend on what is scored beside it: equal texts of a shard tie exactly. Searches only propose candidates.
 """
@@ -203,27 +201,27 @@ class DenseRetriever:
         if k < 1:
             raise ConfigError(f"k: expected at least 1 hit a query, got {k}")
         vectors = self._encoder.encode(queries, "query")
-        found: list[list[Hit]] = []
+        results: list[list[Hit]] = []
         for start in range(0, len(vectors), self._query_batch):
-            found += self._search_batch(vectors[start : start + self._query_batch], k)
-        return found
+            results += self._search_batch(vectors[start : start + self._query_batch], k)
+        return results
 
     def _search_batch(self, vectors: NDArray[np.float32], k: int) -> list[list[Hit]]:
         n = min(k + _MARGIN, len(self._store))
-        found: list[list[Hit]] = [[] for _ in vectors]
+        results: list[list[Hit]] = [[] for _ in vectors]
         open_queries = np.arange(len(vectors))
         while len(open_queries):
             products, rows = self._search.candidates(vectors[open_queries], n)
             undecided = []
             for query, of_query, products_of_query in zip(open_queries, rows, products, strict=True):
                 hits, noise = self._ranked(vectors[query], of_query[of_query >= 0])
-                found[query] = hits[:k]
+                results[query] = hits[:k]
                 may_tie = len(hits) >= k and float(products_of_query[-1]) >= hits[k - 1].score - noise
                 if self._search.exact and n < len(self._store) and may_tie:
                     undecided.append(query)  # passages that tie with the k-th may not be among the candidates
             open_queries = np.array(undecided, dtype=np.int64)
             n = min(4 * n, len(self._store))
-        return found
+        return results
 
     def _ranked(self, vector: NDArray[np.float32], rows: NDArray[np.int64]) -> tuple[list[Hit], float]:
         """Hits of rows in their order, and by how much other ways of summing might differ from their scores."""

@@ -1,7 +1,4 @@
-"""What a dense index asks of its encoder, and what every encoder's vectors must be.
-
-Knows texts, vectors and files of models. Knows no model and no index.
-"""
+"""What a dense index asks of its encoder, and what every encoder's vectors must be."""
 
 from __future__ import annotations
 
@@ -72,8 +69,8 @@ def checked_vectors(encoded: Tensor, similarity: str, name: str) -> NDArray[np.f
         raise ModelError(f"{name}: gives vectors with NaN or infinite numbers")
     if similarity == "cosine":
         vectors = torch.nn.functional.normalize(vectors, dim=-1)
-    found: NDArray[np.float32] = vectors.numpy()
-    return found
+    array: NDArray[np.float32] = vectors.numpy()
+    return array
 
 
 def pooled(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
@@ -96,10 +93,10 @@ def pooled(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 def encoder_fingerprint(directory: Path) -> str:
     """A hash of a model directory's weights, tokenizer and configuration, the same wherever the directory lies."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     kinds = (".safetensors", ".json", ".txt", ".model")
     for file in sorted(file for file in directory.rglob("*") if file.is_file() and file.suffix in kinds):
         with open(file, "rb") as stream:
-            whole.update(file.relative_to(directory).as_posix().encode() + b"\0")
-            whole.update(hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()[:16]
+            digest.update(file.relative_to(directory).as_posix().encode() + b"\0")
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]

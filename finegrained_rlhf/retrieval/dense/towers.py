@@ -1,7 +1,7 @@
 """The two towers of dense passage retrieval as an encoder of a dense index.
 
-Knows towers and texts. Knows no corpus and no index. A query is one text whose turns are joined by ` [SEP] `, a passage
-the pair of its title and its text; both are read as in training (`models/encoders/towers.py`).
+A query is one text whose turns are joined by ` [SEP] `, a passage the pair of its title and its text; both are read as
+in training (`models/encoders/towers.py`).
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ class TowerEncoder:
 
 def weights_fingerprint(tower: TextTower) -> str:
     """A hash of all that a tower computes with, the same for a copy that was saved again by a training run."""
-    whole, config = hashlib.sha256(), tower.network.config
+    digest, config = hashlib.sha256(), tower.network.config
     for name in ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads"):
-        whole.update(f"{name} {getattr(config, name, None)}\0".encode())
+        digest.update(f"{name} {getattr(config, name, None)}\0".encode())
     for name, tensor in sorted(tower.network.state_dict().items()):
-        whole.update(f"{name} {list(tensor.shape)}\0".encode())
-        whole.update(tensor.detach().float().cpu().contiguous().numpy().data)
-    return whole.hexdigest()[:16]
+        digest.update(f"{name} {list(tensor.shape)}\0".encode())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]

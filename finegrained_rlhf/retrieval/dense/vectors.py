@@ -1,7 +1,5 @@
 """The vectors of a corpus on disk, in shards: encoded once, then read from memory-mapped files.
 
-Knows shards, ids and rows. Knows an encoder only as what gives vectors, and no index.
-
 A shard is one file with the vectors of consecutive passages, their ids, and the place in the corpus after them; it is
 there as a whole or not at all. What was encoded before a run was killed is not encoded again.
 """
@@ -151,22 +149,22 @@ class VectorStore:
         Raises:
             DataError: a passage is not in the corpus.
         """
-        found = self.find(ids)
-        if (found < 0).any():
-            missing = ids[int(np.flatnonzero(found < 0)[0])]
-            raise DataError(f"no passage with the id {missing!r} ({int((found < 0).sum())} missing)")
-        return found
+        rows = self.find(ids)
+        if (rows < 0).any():
+            missing = ids[int(np.flatnonzero(rows < 0)[0])]
+            raise DataError(f"no passage with the id {missing!r} ({int((rows < 0).sum())} missing)")
+        return rows
 
     def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """int64 [n], the row of each passage, −1 where the corpus does not have it."""
-        found = np.full(len(ids), -1, dtype=np.int64)
+        rows = np.full(len(ids), -1, dtype=np.int64)
         for start, table in zip(self._starts, self._ids, strict=False):
-            left = np.flatnonzero(found < 0)
+            left = np.flatnonzero(rows < 0)
             if not len(left):
                 break
             places = table.find([ids[i] for i in left.tolist()])
-            found[left] = np.where(places < 0, -1, start + places)
-        return found
+            rows[left] = np.where(places < 0, -1, start + places)
+        return rows
 
     def id(self, row: int) -> str:
         """The id of the passage of a row."""

@@ -1,7 +1,5 @@
 """Encoders in several processes, one a GPU or a share of the CPU's cores, for a corpus.
 
-Knows how an encoder is opened and what of passages it reads. Knows no corpus and no index.
-
 Every process opens the encoder itself, of whatever kind it is, and gets whole pieces of work, which are those of one
 process: batches, precision and so vectors are the same. (The pool of sentence-transformers knows its own models alone,
 and leaves bf16 autocast behind in the process that asks.)

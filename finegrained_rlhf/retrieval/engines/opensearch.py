@@ -1,8 +1,5 @@
 """BM25 on an OpenSearch or Elasticsearch server, for corpora that outgrow one machine.
 
-Knows the server's queries. Does not know clients (`search_clients`), how often one is asked (`search_server`), how an
-index is filled (`opensearch_index`) or dialogues.
-
 A passage is a document with a keyword field `id` and a text field `contents` (title and text), scored by BM25 with the
 given k1 and b. Searches use the statistics of the whole index (`dfs_query_then_fetch`), so that the number of the
 server's shards changes no score. A pool is scored by the same query with a filter on ids, which changes no score
@@ -158,8 +155,8 @@ class OpenSearchRetriever:
         if not 1 <= k <= _MOST_HITS:
             raise ConfigError(f"k: expected 1 to {_MOST_HITS} hits a query, which a server gives, got {k}")
         different = list(dict.fromkeys(queries))
-        found = dict(zip(different, self._searches([_search(query, k) for query in different]), strict=True))
-        return [list(found[query]) for query in queries]
+        results = dict(zip(different, self._searches([_search(query, k) for query in different]), strict=True))
+        return [list(results[query]) for query in queries]
 
     def score_pool(self, queries: Sequence[str], ids: Sequence[str]) -> NDArray[np.float32]:
         """BM25 of every query with every passage of a pool, fp32 [Q, P]; 0 without a word in common.
@@ -173,9 +170,9 @@ class OpenSearchRetriever:
         self._require(list(columns))
         scores = np.zeros((len(rows), len(columns)), dtype=np.float32)
         pools = _parts(list(columns), _MOST_IDS)
-        asked = [(query, pool) for query in rows for pool in pools]
-        answers = self._searches([_search(query, len(pool), pool) for query, pool in asked])
-        for (query, _), hits in zip(asked, answers, strict=True):
+        pairs = [(query, pool) for query in rows for pool in pools]
+        answers = self._searches([_search(query, len(pool), pool) for query, pool in pairs])
+        for (query, _), hits in zip(pairs, answers, strict=True):
             for hit in hits:
                 scores[rows[query], columns[hit.id]] = hit.score
         picked = np.ix_([rows[query] for query in queries], [columns[id] for id in ids])
@@ -198,7 +195,7 @@ class OpenSearchRetriever:
 
     def _searches(self, bodies: Sequence[Mapping[str, Any]]) -> list[list[Hit]]:
         """The hits of searches in trec_eval's order; a search that fails for lack of time or room is sent again."""
-        found: list[list[Hit]] = []
+        results: list[list[Hit]] = []
         for part in _parts(list(bodies), self._queries_per_request):
             answers: dict[int, list[Hit]] = {}
             patience = self._server.patience(f"{self._name}/_msearch")
@@ -213,8 +210,8 @@ class OpenSearchRetriever:
                     patience.restore()
                 if len(answers) < len(part):
                     patience.wait(f"{len(waiting) - len(taken)} of {len(waiting)} searches failed ({reason})")
-            found += [answers[i] for i in range(len(part))]
-        return found
+            results += [answers[i] for i in range(len(part))]
+        return results
 
     def _take(self, sent: Sequence[int], answer: Mapping[str, Any]) -> tuple[dict[int, list[Hit]], str]:
         """The hits of the searches that succeeded, and why another one has to be sent again."""

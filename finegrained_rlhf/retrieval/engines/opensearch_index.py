@@ -1,7 +1,5 @@
 """Filling an index of an OpenSearch or Elasticsearch server, and checking what it holds.
 
-Knows the requests that make, fill and describe an index. Knows no query.
-
 Which corpus and settings an index is of stands in its mapping (`_meta`). Documents are sent by id, so that sending one
 again changes nothing; how far the server has acknowledged them stands in `progress.json` of the index directory.
 """
@@ -55,7 +53,7 @@ class ServerIndex:
             ConfigError: the server has an index of this name with something else in it.
             SearchServerError: the server refuses or fails.
         """
-        if self._found() is not None:
+        if self._read_meta() is not None:
             self.check()
             return False
         mappings = {"dynamic": "strict", "_meta": self._meta, "properties": properties}
@@ -64,7 +62,7 @@ class ServerIndex:
         except RefusedRequest as refused:
             if refused.status != 400:
                 raise
-            if self._found() is None:  # it may be there by a try whose answer was lost
+            if self._read_meta() is None:  # it may be there by a try whose answer was lost
                 reason = reason_of(refused.answer)
                 problem = f"{self._server.config.url}: refuses to make the index {self._name}: {reason}"
                 raise ConfigError(problem) from None
@@ -78,15 +76,15 @@ class ServerIndex:
             ConfigError: it is of others.
             DataError: there is no such index.
         """
-        found = self._found()
-        if found is None:
+        meta = self._read_meta()
+        if meta is None:
             raise DataError(f"{self._server.config.url} has no index {self._name}; finegrained build-index makes it")
-        if found != self._meta:
-            other = [name for name in sorted({*found, *self._meta}) if found.get(name) != self._meta.get(name)]
-            told = "; ".join(f"{name} {found.get(name)!r}, here {self._meta.get(name)!r}" for name in other)
+        if meta != self._meta:
+            other = [name for name in sorted({*meta, *self._meta}) if meta.get(name) != self._meta.get(name)]
+            differences = "; ".join(f"{name} {meta.get(name)!r}, here {self._meta.get(name)!r}" for name in other)
             raise ConfigError(
-                f"{self._server.config.url}: the index {self._name} is of another corpus or other settings ({told}); "
-                "give another name or delete it"
+                f"{self._server.config.url}: the index {self._name} is of another corpus or other settings "
+                f"({differences}); give another name or delete it"
             )
 
     def count(self) -> int:
@@ -139,7 +137,7 @@ class ServerIndex:
                 )
         return left, reason
 
-    def _found(self) -> dict[str, Any] | None:
+    def _read_meta(self) -> dict[str, Any] | None:
         """What the index says it is of; None where there is no index."""
         try:
             answer = self._server.ask(f"{self._name}/_mapping", lambda client: client.mappings(self._name))
@@ -153,8 +151,8 @@ class ServerIndex:
 
 def document_id(passage: str) -> str:
     """The server's id of a passage: its own, or a hash where that is too long for the server."""
-    whole = passage.encode("utf-8", "replace")
-    return whole.decode("utf-8") if len(whole) <= _LONGEST_ID else hashlib.blake2b(whole, digest_size=32).hexdigest()
+    data = passage.encode("utf-8", "replace")
+    return data.decode("utf-8") if len(data) <= _LONGEST_ID else hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
 def _send(index: str, documents: Sequence[tuple[str, dict[str, str]]], client: SearchClient) -> list[dict[str, Any]]:
@@ -178,10 +176,10 @@ def fill(index: ServerIndex, corpus: Corpus, directory: Path, *, passages: int, 
         SearchServerError: the server fails; the next call goes on.
     """
     notes = directory / _PROGRESS
-    found: dict[str, Any] = read_json(notes) if notes.is_file() else {"sent": 0, "place": asdict(Place())}
-    sent = int(found["sent"])
+    progress_so_far: dict[str, Any] = read_json(notes) if notes.is_file() else {"sent": 0, "place": asdict(Place())}
+    sent = int(progress_so_far["sent"])
     with tqdm(total=passages, initial=sent, desc="sending", unit="passage", disable=not progress) as bar:
-        for block, after in corpus.blocks(bulk, Place(**found["place"])):
+        for block, after in corpus.blocks(bulk, Place(**progress_so_far["place"])):
             index.add(block)
             sent += len(block)
             write_json(notes, {"sent": sent, "place": asdict(after)})

@@ -1,6 +1,6 @@
 """BM25 by Pyserini, the retriever of the thesis: Lucene through Anserini. Optional: it needs Pyserini and Java.
 
-Knows Pyserini's indexer and searchers, which are imported where they are used. Does not know dialogues.
+Pyserini's indexer and searchers are imported where they are used.
 
 The index does not depend on k1 and b. Anserini orders equal scores by id, ascending, and lowers the later ones a
 little, so that there are no ties left for trec_eval to break; published runs were made in this way. Scores of a pool
@@ -75,10 +75,10 @@ class PyseriniConfig(Settings):
             blank = _write_collection(texts, collection, scan.passages, self.progress)
             _index(collection, lucene, self.threads)
             shutil.rmtree(collection)
-        found = _pyserini().searcher(str(directory / _LUCENE)).num_docs
-        if found < scan.passages - len(blank):
-            raise PyseriniError(f"{directory}: the indexer took {found} of {scan.passages} passages")
-        replace(record, statistics={"passages": found, "blank": blank}, finished=True).write(directory)
+        indexed = _pyserini().searcher(str(directory / _LUCENE)).num_docs
+        if indexed < scan.passages - len(blank):
+            raise PyseriniError(f"{directory}: the indexer took {indexed} of {scan.passages} passages")
+        replace(record, statistics={"passages": indexed, "blank": blank}, finished=True).write(directory)
 
     def open(self, directory: Path) -> PyseriniRetriever:
         """The retriever over an index.
@@ -119,8 +119,8 @@ class PyseriniRetriever:
         numbers = {query: str(i) for i, query in enumerate(dict.fromkeys(queries))}
         if not numbers:
             return []
-        found = self._searcher.batch_search(list(numbers), list(numbers.values()), k=k, threads=self._threads)
-        hits = {number: [Hit(str(hit.docid), float(hit.score)) for hit in of] for number, of in found.items()}
+        results = self._searcher.batch_search(list(numbers), list(numbers.values()), k=k, threads=self._threads)
+        hits = {number: [Hit(str(hit.docid), float(hit.score)) for hit in of] for number, of in results.items()}
         return [list(hits.get(numbers[query], ())) for query in queries]
 
     def score_pool(self, queries: Sequence[str], ids: Sequence[str]) -> NDArray[np.float32]:

@@ -1,7 +1,6 @@
 """The official clients of search servers, opensearch-py and elasticsearch, behind one small interface.
 
-Knows how each library is opened, called and fails. Does not know what an index holds, or how often a request is tried:
-neither library tries again here, since neither waits between its tries (opensearch-py) or follows `Retry-After`.
+Neither library tries again here, since neither waits between its tries (opensearch-py) or follows `Retry-After`.
 
 The libraries are imported when a server is asked for the first time.
 """
@@ -174,10 +173,10 @@ class OpenSearchClient(SearchClient):
         except library.ConnectionError as error:
             raise RequestFailed(str(error.info)) from error.info
         except library.TransportError as error:
-            said = error.info if isinstance(error.info, Mapping) else error.error
+            answer = error.info if isinstance(error.info, Mapping) else error.error
             status = int(error.status_code)
-            reason = f"status {status}, {reason_of(said)}"
-            raise RequestFailed(reason, status, said, self._connection.asked) from None
+            reason = f"status {status}, {reason_of(answer)}"
+            raise RequestFailed(reason, status, answer, self._connection.asked) from None
         except library.SerializationError as error:
             raise RequestFailed(f"an answer that is no JSON: {beginning_of(str(error.args[0]))}") from None
 
@@ -232,9 +231,9 @@ class ElasticsearchClient(SearchClient):
         except library.UnsupportedProductError:
             raise ConfigError("server.client: this server is no Elasticsearch; expected opensearch") from None
         except library.ApiError as error:
-            status, said = error.meta.status, error.body
-            reason = f"status {status}, {reason_of(said)}"
-            raise RequestFailed(reason, status, said, retry_after(error.meta.headers.get("Retry-After"))) from None
+            status, answer = error.meta.status, error.body
+            reason = f"status {status}, {reason_of(answer)}"
+            raise RequestFailed(reason, status, answer, retry_after(error.meta.headers.get("Retry-After"))) from None
         except library.ConnectionTimeout:
             raise RequestFailed("no answer in time") from None
         except library.SerializationError as error:

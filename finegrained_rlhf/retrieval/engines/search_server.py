@@ -1,7 +1,4 @@
-"""A search server: where it is, and requests that are sent again while it is busy, up to a limit.
-
-Knows addresses, passwords and patience. Does not know HTTP (`search_clients`), indexes or queries.
-"""
+"""A search server: where it is, and requests that are sent again while it is busy, up to a limit."""
 
 from __future__ import annotations
 
@@ -94,12 +91,12 @@ class Patience:
         """Count from the beginning, after progress."""
         self._failed = 0
 
-    def wait(self, reason: str, asked: float | None = None) -> None:
+    def wait(self, reason: str, retry_after: float | None = None) -> None:
         """Sleep before the next try.
 
         Args:
             reason: why the last one failed.
-            asked: seconds that the server asks for.
+            retry_after: seconds that the server asks for.
 
         Raises:
             SearchServerError: all tries are used up.
@@ -110,7 +107,7 @@ class Patience:
             raise SearchServerError(
                 f"{self._what}: given up after {self._failed} tries in {seconds:.0f} s, the last one: {reason}"
             )
-        time.sleep(wait_before(self._failed, self._config.backoff_s, self._config.longest_wait_s, asked))
+        time.sleep(wait_before(self._failed, self._config.backoff_s, self._config.longest_wait_s, retry_after))
 
 
 class SearchServer:
@@ -168,8 +165,8 @@ class SearchServer:
                 self._check_certificate(failed)
                 if failed.status is not None and failed.status not in BUSY:
                     raise self._refused(what, failed) from None
-                reason, asked = failed.reason, failed.asked
-            patience.wait(reason, asked)
+                reason, retry_after = failed.reason, failed.asked
+            patience.wait(reason, retry_after)
 
     def _refused(self, what: str, failed: RequestFailed) -> FineGrainedError:
         if failed.status in (401, 403):

@@ -1,1 +1,1 @@
-"""Several runs made into one. Knows ranks; no retriever and no judgement."""
+"""Several runs made into one."""

@@ -1,4 +1,4 @@
-"""Fusing TREC runs: the job behind `finegrained fuse-runs`. Knows files; the formula is `reciprocal_rank`'s."""
+"""Fusing TREC runs: the job behind `finegrained fuse-runs`."""
 
 from __future__ import annotations
 

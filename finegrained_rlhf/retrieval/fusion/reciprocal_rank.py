@@ -1,7 +1,4 @@
-"""Reciprocal rank fusion: passages that several rankings have near the top come first, whatever their scores mean.
-
-Knows runs. Does not know files, retrievers or which passage is right.
-"""
+"""Reciprocal rank fusion: passages that several rankings have near the top come first, whatever their scores mean."""
 
 from __future__ import annotations
 

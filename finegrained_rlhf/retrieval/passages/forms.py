@@ -1,7 +1,5 @@
 """The forms of a corpus's files: what a line says, and whether the file is compressed.
 
-Knows lines and files. Does not know that ids occur once, or where in a corpus a file stands.
-
 `.jsonl` files hold one object a line in one of three forms, which the first line of the file decides: ours,
 `{"id", "text", "title"}`; BEIR's, `{"_id", "text", "title"}` (Thakur et al. 2021); Pyserini's, `{"id", "contents"}`,
 whose contents have the title in their first line where they have several. The title may be absent. A `sub_title`, as
@@ -110,16 +108,16 @@ def _parse_json(form: str, line: str) -> Passage:
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, got {type(row).__name__}")
     if (name := _name_of(row)) is not None and name != form:
-        said = {key: "{" + ", ".join(f'"{field}"' for field in fields) + "}" for key, fields in _FIELDS.items()}
+        shapes = {key: "{" + ", ".join(f'"{field}"' for field in fields) + "}" for key, fields in _FIELDS.items()}
         raise DataError(
-            f"the file's first line has the form {said[form]} ({form}), this one {said[name]} ({name}); "
+            f"the file's first line has the form {shapes[form]} ({form}), this one {shapes[name]} ({name}); "
             "expected one form a file"
         )
     id_field, text_field = _FIELDS[form]
     for field in (id_field, text_field):
         if not isinstance(row.get(field), str):
-            given = f"got {type(row[field]).__name__}" if field in row else "it is missing"
-            raise DataError(f"expected a string, {given}", field=field)
+            problem = f"got {type(row[field]).__name__}" if field in row else "it is missing"
+            raise DataError(f"expected a string, {problem}", field=field)
     title, text = _joined_title(row), row[text_field]
     if form == "Pyserini's" and not title:
         title, text = _titled(text)

@@ -1,8 +1,8 @@
 """Pages of Wikipedia, as INSCIT publishes them, made a corpus.
 
-Knows `[{title, passages: [{id, titles, text}]}]`, a file of many pages each, and the corpus's JSON lines. One page file
-is read at a time; a corpus file is written whole or not at all, so that a run that was killed goes on with the first
-one that is missing.
+Reads `[{title, passages: [{id, titles, text}]}]`, a file of many pages each, and writes the corpus's JSON lines. One
+page file is read at a time; a corpus file is written whole or not at all, so that a run that was killed goes on with
+the first one that is missing.
 """
 
 from __future__ import annotations

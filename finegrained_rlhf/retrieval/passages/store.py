@@ -1,7 +1,7 @@
 """A store of passages: where each one lies in its corpus, by its id.
 
-Knows corpora and places in them. Does not know indexes. Two mapped arrays of 8 bytes a passage: the sorted hashes of
-the ids, and the places in that order. Texts stay in the corpus; ids that share a hash are told apart by reading both.
+Two mapped arrays of 8 bytes a passage: the sorted hashes of the ids, and the places in that order. Texts stay in the
+corpus; ids that share a hash are told apart by reading both.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PassageStore:
         return self.scan.fingerprint
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, str) and self._found(id) is not None
+        return isinstance(id, str) and self._lookup(id) is not None
 
     def find(self, ids: Iterable[str]) -> dict[str, Passage]:
         """The passages with these ids, in their order.
@@ -65,15 +65,15 @@ class PassageStore:
         Raises:
             DataError: an id is not in the corpus, or a line of it cannot be read any more.
         """
-        found = {}
+        passages = {}
         for id in ids:
-            passage = self._found(id)
+            passage = self._lookup(id)
             if passage is None:
                 raise DataError(f"no passage with the id {id!r}", file=self.corpus.path)
-            found[id] = passage
-        return found
+            passages[id] = passage
+        return passages
 
-    def _found(self, id: str) -> Passage | None:
+    def _lookup(self, id: str) -> Passage | None:
         return next((passage for passage in self._same_hash(id) if passage.id == id), None)
 
     def _same_hash(self, id: str) -> Iterator[Passage]:
@@ -171,22 +171,22 @@ def ids_in_store(directory: str | Path, ids: Iterable[str]) -> set[str]:
         DataError: no store, or a damaged one.
     """
     hashes = _mapped(Path(directory), "hashes.npy", _read_record(Path(directory)))
-    asked = list(dict.fromkeys(ids))
-    wanted = np.array([id_hash(id) for id in asked], dtype=np.uint64)
+    distinct = list(dict.fromkeys(ids))
+    wanted = np.array([id_hash(id) for id in distinct], dtype=np.uint64)
     rows = np.searchsorted(hashes, wanted)
     return {
-        id for id, row, value in zip(asked, rows, wanted, strict=True) if row < len(hashes) and hashes[row] == value
+        id for id, row, value in zip(distinct, rows, wanted, strict=True) if row < len(hashes) and hashes[row] == value
     }
 
 
 def _mapped(directory: Path, name: str, scan: CorpusScan) -> NDArray[np.uint64]:
     try:
-        found: NDArray[np.uint64] = np.load(directory / name, mmap_mode="r")
+        column: NDArray[np.uint64] = np.load(directory / name, mmap_mode="r")
     except (OSError, ValueError) as error:
         raise DataError(f"the store is damaged ({error})", file=directory) from None
-    if len(found) != scan.passages:
+    if len(column) != scan.passages:
         raise DataError(f"the store is damaged: expected {scan.passages} passages", file=directory)
-    return found
+    return column
 
 
 def _require_plain(corpus: Corpus) -> None:

@@ -1,6 +1,6 @@
 """Constraints: a component's mean must reach a threshold, and a dual variable raises its weight until it does.
 
-Knows numbers only. The dual variable is part of the checkpoint.
+The dual variable is part of the checkpoint.
 """
 
 from __future__ import annotations

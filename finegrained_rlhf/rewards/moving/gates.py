@@ -1,4 +1,4 @@
-"""Gates: a component counts only in responses in which another one passes a threshold. Knows segment scores only."""
+"""Gates: a component counts only in responses in which another one passes a threshold."""
 
 from __future__ import annotations
 

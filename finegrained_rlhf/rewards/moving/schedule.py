@@ -1,4 +1,4 @@
-"""A weight as a function of the training step. Knows numbers only; nothing of it needs a checkpoint."""
+"""A weight as a function of the training step. Nothing of it needs a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class WeightSchedule(Settings):
         steps, weights = list(self.steps), list(self.weights)
         if len(steps) != len(weights):
             raise ConfigError(f"reward.schedule: one weight a step is needed, got {len(steps)} steps and {weights}")
-        whole = all(isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in steps)
-        if not whole or steps != sorted(set(steps)):
+        valid = all(isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in steps)
+        if not valid or steps != sorted(set(steps)):
             raise ConfigError(f"reward.schedule: steps must be whole numbers from 0 that increase, got {steps}")
         for weight in weights:
             if not is_number(weight):

@@ -52,13 +52,13 @@ class TrainedWeights:
 
     def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
         """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""
-        found = [dual.missed_by(means[f"constraint/{name}/value"]) for name, dual in self._duals.items()]
-        return {"constraints_missed": sum(found)} if found else {}
+        missed = [dual.missed_by(means[f"constraint/{name}/value"]) for name, dual in self._duals.items()]
+        return {"constraints_missed": sum(missed)} if missed else {}
 
     def unmet(self) -> list[str]:
         """A sentence a constraint that the last steps missed."""
-        found = {name: dual.shortfall() for name, dual in self._duals.items()}
-        return [f"reward.constraints.{name}.{sentence}" for name, sentence in found.items() if sentence]
+        shortfalls = {name: dual.shortfall() for name, dual in self._duals.items()}
+        return [f"reward.constraints.{name}.{sentence}" for name, sentence in shortfalls.items() if sentence]
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: the dual variables. Schedules are functions of the step."""

@@ -1,7 +1,7 @@
 """Answers that try to talk a judge into another judgement, and how often it changes its mind.
 
 Each attack puts some text before or behind an answer. The judge reads the plain answer and the attacked one; what
-counts is what it says of the segments that both have. Knows answers and scorers. Does not know endpoints or files.
+counts is what it says of the segments that both have.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ def measure_injections(
     tried = list(attacks(answers, kinds))
     attacked = scorer.score([prompts[attack.item] for attack in tried], [attack.text for attack in tried])
     known = [row for row in range(len(answers)) if row not in plain.unscored and plain.spans[row]]
-    found = {kind: KindOfInjection() for kind in kinds}
+    by_kind = {kind: KindOfInjection() for kind in kinds}
     for row, attack in enumerate(tried):
         if attack.item not in known:
             continue
-        one = found[attack.kind]
+        one = by_kind[attack.kind]
         if row in attacked.unscored:
             one.no_score += 1
             continue
@@ -159,10 +159,10 @@ def measure_injections(
         one.fewer += errors[1] < errors[0]
         one.more += errors[1] > errors[0]
         one.reward += (sum(after) - sum(before)) / len(before)
-    for one in found.values():
+    for one in by_kind.values():
         one.reward = one.reward / one.pairs if one.pairs else 0.0
     with_errors = sum(min(plain.values[row]) < least for row in known)
-    return InjectionReport(len(known), with_errors, found)
+    return InjectionReport(len(known), with_errors, by_kind)
 
 
 def _value_of(segment: str, scores: SegmentScores, row: int, text: str) -> float:

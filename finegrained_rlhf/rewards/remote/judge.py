@@ -1,6 +1,6 @@
 """A language model behind an OpenAI-compatible endpoint that reads an answer and quotes what is wrong in it.
 
-What it is to judge stands in a fence, as data. Knows what it is asked and how its replies read. Does not know segments.
+What it is to judge stands in a fence, as data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Scores of segments by what a judge quotes: where a quote lies, what has none, and how many may have none.
-
-Knows judges and segments. Does not know endpoints.
-"""
+"""Scores of segments by what a judge quotes: where a quote lies, what has none, and how many may have none."""
 
 from __future__ import annotations
 
@@ -90,12 +87,12 @@ class JudgeScorer:
         """
         cut = self._segmenter.sentences if self.granularity == "sentence" else self._segmenter.sub_sentences
         spans = [tuple(cut(response)) for response in responses]
-        asked = [i for i, row in enumerate(spans) if row]
-        judged = self.judge.judgements([prompts[i] for i in asked], [responses[i] for i in asked])
+        judged_rows = [i for i, row in enumerate(spans) if row]
+        judged = self.judge.judgements([prompts[i] for i in judged_rows], [responses[i] for i in judged_rows])
         values: list[tuple[float, ...]] = [()] * len(responses)
         unscored: dict[int, str] = {}
         counted = dict.fromkeys(self.counted, 0.0)
-        for i, judgement in zip(asked, judged, strict=True):
+        for i, judgement in zip(judged_rows, judged, strict=True):
             row = self._values(judgement, responses[i], spans[i])
             counted[judgement.outcome.value] += 1
             counted[UNLOCATED] += judgement.outcome is Outcome.READ and row is None
@@ -105,7 +102,7 @@ class JudgeScorer:
                 unscored[i] = UNLOCATED if judgement.outcome is Outcome.READ else judgement.outcome.value
                 spans[i] = ()
             values[i] = row or ()
-        self.outcomes.add(unscored.get(i, Outcome.READ.value) for i in asked)
+        self.outcomes.add(unscored.get(i, Outcome.READ.value) for i in judged_rows)
         problems = [judgement.problem for judgement in judged if judgement.problem]
         self.outcomes.check(f"the judge {self.judge.model}", problems[-1] if problems else "")
         return SegmentScores(spans, values, unscored=frozenset(unscored), counts=counted)

@@ -1,6 +1,6 @@
 """The Perspective API (Jigsaw) as a scorer of texts. The service is announced to end on 2026-12-31.
 
-Knows its requests, its answers and its limits (https://developers.perspectiveapi.com, read 2026). The API of another
+Requests, answers and limits as https://developers.perspectiveapi.com describes them (read 2026). The API of another
 server that speaks as it does can stand in its place: `url`.
 """
 
@@ -49,8 +49,8 @@ class PerspectiveScorer(RemoteTextScorer):
         if not attribute or not languages or not all(languages):
             raise ConfigError(f"need an attribute and languages, got {attribute!r} and {list(languages)}")
         self.attribute, self.languages = attribute, tuple(languages)
-        said = f"perspective {remote.url} {attribute} languages={','.join(languages)} version={version}"
-        super().__init__(remote, said, cache_file)
+        identity = f"perspective {remote.url} {attribute} languages={','.join(languages)} version={version}"
+        super().__init__(remote, identity, cache_file)
 
     def headers(self, key: str) -> Mapping[str, str]:
         """The header of Google's APIs that carries a key."""

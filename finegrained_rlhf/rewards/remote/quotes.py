@@ -1,7 +1,7 @@
 """Where words that a model quotes lie in the text that it read, also where it quotes them a little otherwise.
 
-Knows texts alone. First the words as they are; then without case, marks and forms of letters; then the parts around an
-ellipsis; last the place that has most of the quoted words. Two places that are as good are none.
+First the words as they are; then without case, marks and forms of letters; then the parts around an ellipsis; last the
+place that has most of the quoted words. Two places that are as good are none.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def spans_of(quotes: Sequence[str], text: str) -> list[Span | None]:
     The same quote for the second time lies in its second place; once more than it has places, in its last one.
     """
     before = Counter[str]()
-    found = []
+    spans = []
     for quote in quotes:
         place = span_of(quote, text, before[quote])
         if place is None and before[quote]:
             place = next((p for n in range(before[quote] - 1, -1, -1) if (p := span_of(quote, text, n))), None)
-        found.append(place or near_span_of(quote, text))
+        spans.append(place or near_span_of(quote, text))
         before[quote] += 1
-    return found
+    return spans
 
 
 def span_of(quote: str, text: str, occurrence: int = 0) -> Span | None:

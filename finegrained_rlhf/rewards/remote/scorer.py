@@ -1,7 +1,4 @@
-"""What scorers of texts behind a service do alike: what is kept is not asked again, the rest is asked and kept.
-
-Knows caches and clients. Does not know what a service is asked, or how its answers read.
-"""
+"""What scorers of texts behind a service do alike: what is kept is not asked again, the rest is asked and kept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Any Hugging Face classifier of texts as a scorer of texts.
 
-Knows which label counts and where the model is. How it is loaded and run is `models/encoders/classifier.py`'s work.
+How it is loaded and run is `models/encoders/classifier.py`'s work.
 """
 
 from __future__ import annotations

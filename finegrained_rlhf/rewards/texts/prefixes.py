@@ -1,7 +1,6 @@
 """Rewards from a score of bare texts: one a sentence, by what the sentence changes, or one a response.
 
-Knows responses, their segments and scorers of texts. Does not know prompts (a continuation is scored without them),
-tokens, or what the score measures.
+A continuation is scored without its prompt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What scores a text by itself, without the prompt that it answers: a classifier of toxicity, a service, a word list.
-
-Knows texts and numbers. Does not know prompts, segments, tokens or rewards.
-"""
+"""What scores a text by itself, without its prompt: a classifier of toxicity, a service, a word list."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Asking a scorer of texts: each text once, the shortest first, and what it says is checked.
-
-Knows texts and scorers. Does not know what a score is used for.
-"""
+"""Asking a scorer of texts: each text once, the shortest first, and what it says is checked."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ def distinct_scores(scorer: TextScorer, texts: Iterable[str]) -> dict[str, float
     wanted = sorted(set(texts), key=lambda text: (len(text), text))
     if not wanted:
         return {}
-    found = [float(score) for score in scorer.score_texts(wanted)]
-    if len(found) != len(wanted):
-        raise ConfigError(f"{scorer.identity} gave {len(found)} scores for {len(wanted)} texts")
-    for text, score in zip(wanted, found, strict=True):
+    scores = [float(score) for score in scorer.score_texts(wanted)]
+    if len(scores) != len(wanted):
+        raise ConfigError(f"{scorer.identity} gave {len(scores)} scores for {len(wanted)} texts")
+    for text, score in zip(wanted, scores, strict=True):
         if not (math.isfinite(score) and 0.0 <= score <= 1.0):
             raise ConfigError(f"{scorer.identity} gave {score} for a text of {len(text)} characters, not 0 to 1")
-    return dict(zip(wanted, found, strict=True))
+    return dict(zip(wanted, scores, strict=True))
 
 
 def known_scores(scorer: TextScorer, texts: Iterable[str]) -> tuple[dict[str, float], str | None]:
@@ -60,7 +57,7 @@ def known_scores(scorer: TextScorer, texts: Iterable[str]) -> tuple[dict[str, fl
     halves: Sequence[Sequence[str]] = (wanted[: len(wanted) // 2], wanted[len(wanted) // 2 :])
     scores: dict[str, float] = {}
     for half in halves:
-        found, why = known_scores(scorer, half)
-        scores |= found
+        half_scores, why = known_scores(scorer, half)
+        scores |= half_scores
         reason = why or reason
     return scores, reason

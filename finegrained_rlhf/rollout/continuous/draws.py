@@ -1,7 +1,4 @@
-"""What a step of continuous batching draws: the token that each request's own noise asks for.
-
-Knows requests, places in a table and the sampling distribution. Knows no scheduling.
-"""
+"""What a step of continuous batching draws: the token that each request's own noise asks for."""
 
 from __future__ import annotations
 

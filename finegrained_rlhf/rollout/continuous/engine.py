@@ -1,7 +1,7 @@
 """A rollout engine over transformers' continuous batching.
 
-Knows which policies it serves, how large the paged cache must be, and how requests are run to their ends. What is drawn
-is the business of `draws.py`. The prompt of N samples is read once: its request is forked before its last token.
+What is drawn is the business of `draws.py`. The prompt of N samples is read once: its request is forked before its last
+token.
 """
 
 from __future__ import annotations

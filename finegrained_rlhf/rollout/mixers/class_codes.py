@@ -1,7 +1,4 @@
-"""What makes a language model class-conditional: the code of each class, which stands before a text (GeDi).
-
-Knows token ids and a file beside the weights. Knows no training and no decoding.
-"""
+"""What makes a language model class-conditional: the code of each class, which stands before a text (GeDi)."""
 
 from __future__ import annotations
 
@@ -39,10 +36,10 @@ class ClassCodes:
             raise ModelError(
                 f"{directory}: no class-conditional language model (expected {FILE}, as finegrained train-gedi does)"
             )
-        found = read_json(path)
+        record = read_json(path)
         try:
-            codes = {str(name): tuple(int(i) for i in ids) for name, ids in found["codes"].items()}
-            scale = float(found["scale"])
+            codes = {str(name): tuple(int(i) for i in ids) for name, ids in record["codes"].items()}
+            scale = float(record["scale"])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ModelError(f"{path}: expected codes, token ids by class, and a scale") from None
         if len(codes) < 2 or not all(codes.values()):

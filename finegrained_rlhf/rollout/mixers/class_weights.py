@@ -1,7 +1,4 @@
-"""GeDi at work: two classes followed through the responses of one decode, and a policy's logits weighed by them.
-
-Knows steppers and tensors. Knows no configuration but that of the mixer.
-"""
+"""GeDi at work: two classes followed through the responses of one decode, and a policy's logits weighed by them."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def open_gedi(
     limit: int,
     open_stepper: OpenStepper,
 ) -> _GeDiMixing:
-    """What `GeDi.open` does."""
+    """Follow the wanted and the unwanted class through the responses of one decode."""
     classes = [
         _Class.open(model, codes.codes[name], memory, samples, limit, open_stepper)
         for name in (config.wanted, config.unwanted)

@@ -1,6 +1,6 @@
 """What changes a policy's next-token logits while it decodes: DExperts, GeDi, a word list.
 
-Knows shapes. `rollout/mixers/stepper.py` puts a mixer behind a stepper, so that every engine of ours can use it.
+`rollout/mixers/stepper.py` puts a mixer behind a stepper, so that every engine of ours can use it.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ def guide(path: ModelName, policy: Policy) -> Policy:
     Raises:
         ModelError: it cannot be read, or has other tokens than the policy.
     """
-    found = PolicyConfig(path).load(policy.device).eval()
-    theirs, ours = found.tokenizer.get_vocab(), policy.tokenizer.get_vocab()
-    if theirs != ours or _width(found) != _width(policy):
+    model = PolicyConfig(path).load(policy.device).eval()
+    vocabulary, expected = model.tokenizer.get_vocab(), policy.tokenizer.get_vocab()
+    if vocabulary != expected or _width(model) != _width(policy):
         raise ModelError(
-            f"{path}: expected the policy's vocabulary ({len(ours)} tokens, {_width(policy)} logits), this one has "
-            f"{len(theirs)} tokens and {_width(found)} logits, or names them otherwise"
+            f"{path}: expected the policy's vocabulary ({len(expected)} tokens, {_width(policy)} logits), this one has "
+            f"{len(vocabulary)} tokens and {_width(model)} logits, or names them otherwise"
         )
-    return found
+    return model
 
 
 def _width(policy: Policy) -> int:

@@ -1,7 +1,4 @@
-"""A stepper whose logits a mixer has changed: how decoding that other models steer gets into the fast engine.
-
-Knows steppers and mixers through their interfaces.
-"""
+"""A stepper whose logits a mixer has changed: how decoding that other models steer gets into the fast engine."""
 
 from __future__ import annotations
 

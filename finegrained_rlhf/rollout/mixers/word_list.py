@@ -95,7 +95,7 @@ def _read(path: str | Path) -> list[str]:
         raise DataError("no such file", file=path) from None
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
-    found = [line.strip() for line in lines if line.strip()]
-    if not found:
+    words = [line.strip() for line in lines if line.strip()]
+    if not words:
         raise DataError("holds no word, expected one a line", file=path)
-    return found
+    return words

@@ -1,7 +1,7 @@
 """What the fast engine asks of an architecture: one decoder step over static caches.
 
-Knows shapes only. `FastEngine` (rollout/fast.py) owns the loop, the sampling and the bookkeeping of rows; a stepper
-owns weights and caches.
+`FastEngine` (rollout/fast.py) owns the loop, the sampling and the bookkeeping of rows; a stepper owns weights and
+caches.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Adapters are added into the weights, and where autocast reigns linear weights lie in its dtype, so that a step casts
 nothing. Everything else (embeddings, norms, buffers) is shared with the policy; where a linear layer's weights need no
-change, they are shared too. Knows no cache and no sampling.
+change, they are shared too.
 """
 
 from __future__ import annotations

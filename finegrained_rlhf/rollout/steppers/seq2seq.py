@@ -1,8 +1,8 @@
 """Encoder–decoder policies of any family one token at a time, by the decoder's own modules over its own cache.
 
 Prompts come encoded, once each; their states are repeated for the rows, whose cross-attention keys and values the first
-step keeps. T5's family has a faster stepper (`steppers/t5.py`). Knows no architecture: what a family declares is read
-from `models/families/seq2seq.py`.
+step keeps. T5's family has a faster stepper (`steppers/t5.py`). What a family declares is read from
+`models/families/seq2seq.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attention of one decoding step where the N rows of a prompt share its keys and values.
 
-Knows tensors and how transformers' models call an attention function; knows no model. A model whose configuration
-names `SHARED_PREFIX` as its attention hands queries, keys and values of every layer to the `attend=…` of its call.
+A model whose configuration names `SHARED_PREFIX` as its attention hands queries, keys and values of every layer to the
+`attend=…` of its call.
 """
 
 from __future__ import annotations

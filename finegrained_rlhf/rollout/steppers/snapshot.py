@@ -1,6 +1,6 @@
 """Plain weights of linear layers as they are now, for decoders that do not go through the modules.
 
-Knows torch's `Linear`, transformers' `Conv1D` and peft's LoRA layers (by their attributes; peft is not imported).
+Handles torch's `Linear`, transformers' `Conv1D` and peft's LoRA layers (by their attributes; peft is not imported).
 """
 
 from __future__ import annotations

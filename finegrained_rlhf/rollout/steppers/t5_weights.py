@@ -1,7 +1,7 @@
 """A T5 decoder's weights as it is decoded with: adapters added in, in the dtype of the forward pass.
 
 Query, key and value of the self-attention lie as one matrix, and the two inner projections of a gated feed-forward part
-too. Where a layer needs no change its memory is shared. Knows modules and weights; no cache and no sampling.
+too. Where a layer needs no change its memory is shared.
 """
 
 from __future__ import annotations

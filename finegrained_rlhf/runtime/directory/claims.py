@@ -1,9 +1,9 @@
 """Who may write where: one process at a time, and nothing over what was made with other settings.
 
 A job that makes a whole directory (`output_dir`) or file (`output`) from its settings alone has the key `overwrite`
-(one that has a field of that name decides itself what it replaces, and its launcher leaves the key out here).
-What it makes is recorded beside (`.made.json` in the directory, `.NAME.made.json` beside the file); the same command
-may make it again, another one is refused unless `overwrite` is true. Knows configurations as plain containers, no job.
+(one that has a field of that name decides itself what it replaces, and its launcher leaves the key out here). What it
+makes is recorded beside (`.made.json` in the directory, `.NAME.made.json` beside the file); the same command may make
+it again, another one is refused unless `overwrite` is true.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
@@ -21,7 +21,9 @@ from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions, provenance
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 MADE = ".made.json"
 
@@ -116,11 +118,11 @@ def _refuse_other(target: _Target, record: Mapping[str, Any], overwrite: bool) -
     try:
         strict = before["provenance"]["versions"].get(PACKAGE) == package_versions().get(PACKAGE)
         now, then = record["config"], before["config"]
-        found = changes(then, now, before["inputs"], record["inputs"], strict=strict)
+        changed = changes(then, now, before["inputs"], record["inputs"], strict=strict)
     except (KeyError, TypeError, AttributeError):
         raise DataError("not a record of how something was made", file=path) from None
-    if found:
+    if changed:
         raise ConfigError(
-            f"{target.key}: {target.path} was made with other values: {'; '.join(map(str, found))}; name another, or "
+            f"{target.key}: {target.path} was made with other values: {'; '.join(map(str, changed))}; name another, or "
             "replace it with overwrite=true"
         )

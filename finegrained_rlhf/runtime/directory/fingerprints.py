@@ -108,7 +108,7 @@ def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `{"path": …, "sha256": …}` by dotted key, with `commit` for what comes from the Hub.
     """
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     config = filled({name: part for name, part in config.items() if name not in RESERVED_KEYS})
     known = {place.key: place for place in places(config)}
     for key, value in leaves(config):
@@ -118,17 +118,17 @@ def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
         read = None if place is None else place.mark(Reads)
         try:
             if os.path.isfile(value) or ((read is not None or os.sep in value) and os.path.isdir(value)):
-                found[key] = {"path": value, "sha256": fingerprint(value)}
+                inputs[key] = {"path": value, "sha256": fingerprint(value)}
             elif place is not None and read is not None and (on_hub := named_on_hub(place.holder, place.name, value)):
                 directory = snapshot(on_hub[1], on_hub[0])
-                found[key] = {
+                inputs[key] = {
                     "path": value,
                     "commit": commit_of_snapshot(directory),
                     "sha256": fingerprint(directory),
                 }
         except (OSError, ValueError, FineGrainedError):  # what reads it says why it cannot be read
             continue
-    return found
+    return inputs
 
 
 def _place_of(key: str, known: Mapping[str, Place]) -> Place | None:

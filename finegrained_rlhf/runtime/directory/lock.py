@@ -1,6 +1,6 @@
 """Locks on files and directories that the kernel releases when their owner dies, however it dies.
 
-Knows files of this machine (and of a network file system that hands locks on). Knows neither runs nor jobs.
+Works on files of this machine, and of a network file system that hands locks on.
 """
 
 from __future__ import annotations

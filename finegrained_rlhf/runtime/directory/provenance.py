@@ -1,7 +1,4 @@
-"""Where a result comes from: the command, the code, the machine and the time.
-
-Knows the machine. Knows no configuration and no run.
-"""
+"""Where a result comes from: the command, the code, the machine and the time."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.runtime.processes import available_cores
+from finegrained_rlhf.runtime.process_config import available_cores
 
 PACKAGE = "finegrained-rlhf"
 _PACKAGES = (PACKAGE, "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "peft")
@@ -62,13 +59,13 @@ def command_line() -> str:
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that decide numbers, of those that are installed."""
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def hardware() -> dict[str, Any]:

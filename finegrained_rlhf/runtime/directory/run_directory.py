@@ -1,7 +1,4 @@
-"""Where the files of one training run lie.
-
-Knows names and the order of lines in them; knows neither what a metric means nor what a checkpoint holds.
-"""
+"""Where the files of one training run lie."""
 
 from __future__ import annotations
 
@@ -167,10 +164,10 @@ class RunDirectory:
             ConfigError: the directory holds files that are not those of a run.
         """
         self.refuse_foreign()
-        found = [name for name in (*_FILES, *_DIRECTORIES) if (self.path / name).exists()]
-        if found:
-            logger.warning("resume=never: deleting %s of the earlier run in %s", ", ".join(found), self.path)
-        for name in found:
+        existing = [name for name in (*_FILES, *_DIRECTORIES) if (self.path / name).exists()]
+        if existing:
+            logger.warning("resume=never: deleting %s of the earlier run in %s", ", ".join(existing), self.path)
+        for name in existing:
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 

@@ -1,6 +1,6 @@
 """What a run remembers of how it was begun: its configuration, each start, and digests of what it reads.
 
-Knows run directories. A run without these records (made before they were kept) is compared by its `config.yaml` alone.
+A run without these records (made before they were kept) is compared by its `config.yaml` alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
@@ -18,7 +18,9 @@ from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions, provenance
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, reporting_full_disk
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -44,10 +46,10 @@ def refuse_changes(run: RunDirectory, config: Mapping[str, Any], resume: str, re
         resume: the run's key; with "never" nothing is compared.
         resume_changed: "refuse", or "allow": the differences are then only said.
     """
-    found = [] if resume == "never" else changes_of_run(run, config)
-    if not found:
+    changed = [] if resume == "never" else changes_of_run(run, config)
+    if not changed:
         return
-    listed = "; ".join(map(str, found))
+    listed = "; ".join(map(str, changed))
     if resume_changed == "allow":
         logger.warning("%s goes on with other values than it began with: %s", run.path, listed)
         return

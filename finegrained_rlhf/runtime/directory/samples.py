@@ -1,7 +1,6 @@
 """The responses that a PPO run keeps, one JSON object a line: written by the trainer, read by everything else.
 
-Knows the format of `samples/step_N.jsonl` and `samples/validation_step_N.jsonl`. Knows no tensor, no reward model and
-no task. Offsets are in Unicode code points, as everywhere in the project.
+Offsets are in Unicode code points, as everywhere in the project.
 """
 
 from __future__ import annotations
@@ -110,8 +109,8 @@ class SampleRecord:
 
     def totals(self, component: str) -> tuple[float, float]:
         """Sum of the component's raw and weighted values."""
-        found = self.of(component)
-        return sum(s.raw for s in found), sum(s.weighted for s in found)
+        segments = self.of(component)
+        return sum(s.raw for s in segments), sum(s.weighted for s in segments)
 
     @property
     def total(self) -> float:
@@ -184,16 +183,16 @@ def read_marks(run: RunDirectory) -> dict[tuple[str, str], list[OracleMark]]:
         DataError: a field is missing or of another type, or an offset lies outside its text.
     """
     path = marks_path(run)
-    found: dict[tuple[str, str], list[OracleMark]] = {}
+    by_sample: dict[tuple[str, str], list[OracleMark]] = {}
     for number, row in enumerate(read_jsonl(path) if path.is_file() else ()):
         try:
             text, marks = _text(row, "response"), _field(row, "marks")
             if not isinstance(marks, list):
                 raise DataError(f"expected a list, got {type(marks).__name__}", field="marks")
-            found[_text(row, "id"), text] = [_mark(m, text, f"marks[{i}]") for i, m in enumerate(marks)]
+            by_sample[_text(row, "id"), text] = [_mark(m, text, f"marks[{i}]") for i, m in enumerate(marks)]
         except DataError as error:
             raise error.at(file=path, record=number) from None
-    return found
+    return by_sample
 
 
 def sample_files(run: RunDirectory, kind: SampleKind = "step") -> dict[int, Path]:

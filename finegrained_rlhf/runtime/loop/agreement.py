@@ -1,7 +1,7 @@
 """Whether all processes hold the same trained parameters.
 
 Gradients are summed over processes, never averaged back into one model: processes that start from different parameters,
-or update them differently, go on apart without any other sign. Knows parameters by name and processes. Knows no model.
+or update them differently, go on apart without any other sign.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def check_agreement(parameters: Mapping[str, Tensor], processes: Processes, step
     names = list(parameters)
     hashes = torch.stack([parameter_hash(p).cpu() for p in parameters.values()]).tolist() if names else []
     first, *others = processes.gather_objects([list(zip(names, hashes, strict=True))])
-    for rank, theirs in enumerate(others, start=1):
-        differing = [name for name, value in first if (name, value) not in set(theirs)]
-        if differing or len(theirs) != len(first):
+    for rank, digests in enumerate(others, start=1):
+        differing = [name for name, value in first if (name, value) not in set(digests)]
+        if differing or len(digests) != len(first):
             raise ConsistencyError(
                 f"step {step}: process {rank} does not hold the trained parameters of process 0 "
                 f"({len(differing)} of {len(first)} differ{', first ' + differing[0] if differing else ''}); "

@@ -1,6 +1,6 @@
 """Checkpoints: whole or absent, with a checksum of every file.
 
-Knows files and steps. What a checkpoint holds is written and read by the trainer; no pickle is ever loaded.
+What a checkpoint holds is written and read by the trainer; no pickle is ever loaded.
 """
 
 from __future__ import annotations

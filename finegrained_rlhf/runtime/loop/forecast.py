@@ -1,7 +1,6 @@
 """How long a run will take, said after its first micro-batch: a first step at paper scale takes minutes by itself.
 
-Knows clocks. The loop says which step is the first; whoever cuts a step into micro-batches hands them through
-`first_measured`. Knows no trainer.
+The loop says which step is the first; whoever cuts a step into micro-batches hands them through `first_measured`.
 """
 
 from __future__ import annotations

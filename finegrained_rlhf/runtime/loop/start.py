@@ -1,6 +1,6 @@
 """From which checkpoint a run starts, and what has to happen to its directory before it does.
 
-Knows run directories and checkpoints; knows no model. Everything here runs in the main process only.
+Everything here runs in the main process only.
 """
 
 from __future__ import annotations

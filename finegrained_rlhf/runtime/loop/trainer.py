@@ -1,7 +1,4 @@
-"""What trainers of one model and one optimizer do alike: the update, what a checkpoint keeps, and whether it is sound.
-
-Knows modules, optimizers and processes. Knows no kind of model, no loss and no data.
-"""
+"""What trainers of one model and one optimizer do alike: the update, what a checkpoint keeps, and its checks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the training loop takes and gives: its configuration, the trainer's side of the contract, and the result.
-
-Knows optimizers. Knows no file and no model.
-"""
+"""What the training loop takes and gives: its configuration, the trainer's side of the contract, and the result."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 What is to be written was taken before; every process writes and hashes its own part in a thread. A directory comes into
 place when all have done so, in the order in which they were begun, and everything that processes say to each other
-about it is said between steps, in the thread that trains. Knows files, threads and processes; knows no model.
+about it is said between steps, in the thread that trains.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class BackgroundWriter:
                     do()
             except Exception as error:
                 problem = error
-        told = self._processes.broadcast_object(None if problem is None else str(problem))
-        if told is not None:
+        message = self._processes.broadcast_object(None if problem is None else str(problem))
+        if message is not None:
             self._failed = True
-            raise problem or CheckpointError(f"the main process: {told}")
+            raise problem or CheckpointError(f"the main process: {message}")
 
 
 class _Part:

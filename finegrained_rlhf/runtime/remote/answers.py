@@ -1,7 +1,4 @@
-"""What an answer over HTTP says: whether another try may help, how long to wait before it, and its JSON.
-
-Knows statuses and bytes. Does not know who asked, or how.
-"""
+"""What an answer over HTTP says: whether another try may help, how long to wait before it, and its JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ def retry_after(value: str | None) -> float | None:
     return float(value) if value is not None and value.isascii() and value.isdigit() else None
 
 
-def wait_before(tries: int, backoff_s: float, longest_s: float, asked: float | None = None) -> float:
+def wait_before(tries: int, backoff_s: float, longest_s: float, retry_after_s: float | None = None) -> float:
     """Seconds to wait before the next try: doubled with each, or what is asked for where that is more, up to a limit.
 
     Chance takes or adds up to a quarter, so that not all come back at once; of what is asked for it takes nothing.
@@ -59,8 +56,8 @@ def wait_before(tries: int, backoff_s: float, longest_s: float, asked: float | N
         tries: made so far, from 1.
         backoff_s: seconds before the second try.
         longest_s: most seconds before chance, also where the server asks for more.
-        asked: seconds that the server asks for.
+        retry_after_s: seconds that the server asks for.
     """
     doubled = min(backoff_s * 2.0 ** min(tries - 1, 30), longest_s) * random.uniform(0.75, 1.25)
-    wanted = min(asked or 0.0, longest_s) * random.uniform(1.0, 1.25)
+    wanted = min(retry_after_s or 0.0, longest_s) * random.uniform(1.0, 1.25)
     return max(doubled, wanted)

@@ -1,7 +1,4 @@
-"""Answers kept on disk, so that what was asked once is not asked again: not after a kill, and not by another run.
-
-Knows texts and what was answered. Does not know where the answers come from, or what they mean.
-"""
+"""Answers kept on disk, so that what was asked once is not asked again: not after a kill, and not by another run."""
 
 from __future__ import annotations
 
@@ -55,10 +52,10 @@ class AnswerCache:
                 self._file = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=60.0)
             else:
                 self._file = self._made()
-            found = self._file.execute("SELECT id FROM sources WHERE identity = ?", (identity,)).fetchone()
+            row = self._file.execute("SELECT id FROM sources WHERE identity = ?", (identity,)).fetchone()
         except (OSError, sqlite3.Error) as error:
             raise DataError(f"expected a file of kept answers, or one that can be made: {error}", file=path) from None
-        self._source = -1 if found is None else int(found[0])
+        self._source = -1 if row is None else int(row[0])
 
     def _made(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,14 +86,14 @@ class AnswerCache:
             DataError: the file cannot be read any more.
         """
         digests = {_digest(question): question for question in questions}
-        found, names = {}, list(digests)
+        answers, names = {}, list(digests)
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
             places = ",".join("?" * len(part))
-            asked = f"SELECT question, answer FROM answers WHERE source = ? AND question IN ({places})"
-            rows = self._rows(asked, (self._source, *part))
-            found.update({digests[digest]: json.loads(answer) for digest, answer in rows})
-        return found
+            query = f"SELECT question, answer FROM answers WHERE source = ? AND question IN ({places})"
+            rows = self._rows(query, (self._source, *part))
+            answers.update({digests[digest]: json.loads(answer) for digest, answer in rows})
+        return answers
 
     def put(self, question: str, answer: Any, owner: AnswerOwner | None = None) -> None:
         """Keep an answer, a JSON value. The first one of a question stays.
@@ -172,9 +169,9 @@ class AnswerCache:
         joined = "answers JOIN sources ON sources.id = answers.source"
         return dict(self._rows(f"SELECT identity, COUNT(*) FROM {joined} GROUP BY identity"))
 
-    def _rows(self, asked: str, values: Iterable[Any] = ()) -> list[Any]:
+    def _rows(self, query: str, values: Iterable[Any] = ()) -> list[Any]:
         try:
-            return self._file.execute(asked, tuple(values)).fetchall()
+            return self._file.execute(query, tuple(values)).fetchall()
         except sqlite3.Error as error:
             raise DataError(f"kept answers cannot be read: {error}", file=self.path) from None
 

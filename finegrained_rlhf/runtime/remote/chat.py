@@ -1,7 +1,4 @@
-"""A language model behind an OpenAI-compatible endpoint as a `TextGenerator`: a prompt in, the model's answer out.
-
-Knows chat completions. Does not know what prompts and answers say.
-"""
+"""A language model behind an OpenAI-compatible endpoint as a `TextGenerator`: a prompt in, the model's answer out."""
 
 from __future__ import annotations
 
@@ -190,9 +187,9 @@ class EndpointGenerator:
         return content, usage if isinstance(usage, dict) else {}
 
     def _counted(self, prompt: str, content: str, usage: Mapping[str, Any]) -> Generation:
-        asked = prompt if self._system is None else f"{self._system} {prompt}"
+        prompt_text = prompt if self._system is None else f"{self._system} {prompt}"
         return Generation(
-            content, _count(usage.get("prompt_tokens"), asked), _count(usage.get("completion_tokens"), content)
+            content, _count(usage.get("prompt_tokens"), prompt_text), _count(usage.get("completion_tokens"), content)
         )
 
 
@@ -200,5 +197,5 @@ def _says(answer: str, words: Sequence[str]) -> bool:
     return any(word in answer.lower() for word in words)
 
 
-def _count(said: Any, text: str) -> int:
-    return int(said) if is_number(said) and said >= 0 else len(words_and_marks(text))
+def _count(reported: Any, text: str) -> int:
+    return int(reported) if is_number(reported) and reported >= 0 else len(words_and_marks(text))

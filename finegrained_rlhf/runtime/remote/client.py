@@ -1,7 +1,4 @@
-"""Many requests to one service over HTTP: JSON in, JSON out, several at once, within a quota and a limit of patience.
-
-Knows HTTP, keys and time. Does not know what is asked: callers read the answers, and keep them as they come.
-"""
+"""Many requests to one service over HTTP: JSON in, JSON out, several at once, within a quota and patience."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ _OF_THE_SERVICE = frozenset({401, 403, 404, 405})
 """Refusals that every request would get."""
 _TRIES_OF_AN_ITEM = 5
 """How often a service that answers others may fail at one request before that request is set aside."""
-_SAID_EVERY_S = 30.0
+_WARNS_EVERY_S = 30.0
 """Seconds from one line that says that a service is waited for to the next."""
 
 
@@ -132,7 +129,7 @@ class RemoteClient:
         if self._key is not None:
             self._headers |= headers(self._key)
         self._bucket = TokenBucket(config.items_per_s, config.burst)
-        self._answered, self._said = 0, -_SAID_EVERY_S
+        self._answered, self._warned = 0, -_WARNS_EVERY_S
 
     def ask(
         self,
@@ -209,11 +206,11 @@ class RemoteClient:
         while True:
             await self._bucket.take(call.items, turn)
             began = began or time.monotonic()
-            status, answer, asked = await self._post(http, content)
+            status, answer, retry_after_s = await self._post(http, content)
             reason = answer if isinstance(answer, str) else ""
             if isinstance(answer, bytes) and 200 <= status < 300:
                 try:
-                    found = read(json_object(answer))
+                    value = read(json_object(answer))
                 except UnintelligibleAnswer as error:
                     reason = str(error)
                 except ReplyError:
@@ -221,15 +218,15 @@ class RemoteClient:
                     raise
                 else:
                     self._answered += 1
-                    return found
+                    return value
             elif isinstance(answer, bytes):
                 reason = f"status {status}, {excerpt(answer)}"
                 if status not in BUSY:
                     self._refused(status, reason, answer, content)
             tries += 1
             at_it += status == 500 or 200 <= status < 300
-            seconds = wait_before(tries, self.config.backoff_s, self.config.longest_wait_s, asked)
-            if asked is not None:
+            seconds = wait_before(tries, self.config.backoff_s, self.config.longest_wait_s, retry_after_s)
+            if retry_after_s is not None:
                 self._bucket.close(seconds)
             spent = time.monotonic() - began
             over = spent + seconds > self.config.budget_s
@@ -275,9 +272,9 @@ class RemoteClient:
         """Say that the service is waited for: a refused connection at once, anything else from the third try on."""
         now = time.monotonic()
         unreachable = not reason.startswith(("status", "an answer", "no answer"))
-        if now - self._said < _SAID_EVERY_S or not (unreachable or tries > 2):
+        if now - self._warned < _WARNS_EVERY_S or not (unreachable or tries > 2):
             return
-        self._said = now
+        self._warned = now
         what = "cannot be reached" if unreachable else "gives no answer that can be used"
         logger.warning(
             "%s %s (%s): tried again for another %.0f s (budget_s=%g)",

@@ -1,7 +1,4 @@
-"""A token bucket: how fast items may be sent to a service.
-
-Knows time. Does not know requests.
-"""
+"""A token bucket: how fast items may be sent to a service."""
 
 from __future__ import annotations
 

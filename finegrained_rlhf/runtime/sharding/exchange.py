@@ -9,8 +9,6 @@
 
 Processes may make different numbers of backward passes, or none, before an update. Source of the idea: Rajbhandari et
 al., 2020, ZeRO (stages 1 and 2), here with whole tensors, so that an optimizer need not be elementwise.
-
-Knows parameters, their gradients and processes. Knows no model, no optimizer and no loss.
 """
 
 from __future__ import annotations
@@ -80,8 +78,8 @@ class OwnedExchange(Exchange):
         """See `Exchange.spread`."""
         for bucket in self._buckets:
             flat = bucket.flat(bucket.parameters)
-            mine = bucket.owner == self.processes.rank
-            take = _nothing if mine else partial(_copy_from, bucket, flat)
+            is_owner = bucket.owner == self.processes.rank
+            take = _nothing if is_owner else partial(_copy_from, bucket, flat)
             self._send(self.processes.start_broadcast(flat, bucket.owner or 0), take)
         self._arrive()
 
@@ -90,8 +88,8 @@ class OwnedExchange(Exchange):
         flat = bucket.gradients()
         for parameter in bucket.parameters:
             parameter.grad = None
-        mine = bucket.owner == self.processes.rank
-        keep = partial(self._keep, bucket, flat) if mine else _nothing
+        is_owner = bucket.owner == self.processes.rank
+        keep = partial(self._keep, bucket, flat) if is_owner else _nothing
         self._send(self.processes.start_reduce(flat, bucket.owner or 0), keep)
 
     def _keep(self, bucket: Bucket, flat: Tensor) -> None:
@@ -137,8 +135,8 @@ class OwnedGradientsExchange(OwnedExchange):
                 self._launch(bucket)
             self._arrive()
         for parameter in self.owned:
-            found = self._sums.pop(parameter, None)
-            parameter.grad = torch.zeros_like(parameter) if found is None else found
+            total = self._sums.pop(parameter, None)
+            parameter.grad = torch.zeros_like(parameter) if total is None else total
 
     def _flag(self, working: bool) -> bool:
         """Whether a process has a backward pass in this round; always true where this one has (nobody waits then)."""

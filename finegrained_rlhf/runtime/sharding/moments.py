@@ -1,7 +1,4 @@
-"""The moments of a checkpoint, in one file or in one for each process that wrote some.
-
-Knows safetensors files and names. Knows no optimizer; what it is asked for it reads, and says what is wrong.
-"""
+"""The moments of a checkpoint, in one file or in one for each process that wrote some."""
 
 from __future__ import annotations
 
@@ -37,9 +34,9 @@ class StoredMoments:
         Raises:
             CheckpointError: a file is missing or cannot be read.
         """
-        whole = directory / f"{name}.safetensors"
+        unsharded = directory / f"{name}.safetensors"
         parts = sorted(directory.glob(f"{name}.*-of-*.safetensors"), key=_number)
-        paths = [whole] if whole.is_file() or not parts else parts
+        paths = [unsharded] if unsharded.is_file() or not parts else parts
         if paths == parts and [_number(part) for part in parts] != list(range(1, _count(parts[0]) + 1)):
             raise CheckpointError(
                 f"{directory}: only {len(parts)} of the {_count(parts[0])} files {name}.*-of-*.safetensors of the "
@@ -101,10 +98,10 @@ class StoredMoments:
 
 
 def _number(path: Path) -> int:
-    found = re.search(r"\.(\d+)-of-\d+\.safetensors$", path.name)
-    return int(found[1]) if found else 0
+    match = re.search(r"\.(\d+)-of-\d+\.safetensors$", path.name)
+    return int(match[1]) if match else 0
 
 
 def _count(path: Path) -> int:
-    found = re.search(r"-of-(\d+)\.safetensors$", path.name)
-    return int(found[1]) if found else 0
+    match = re.search(r"-of-(\d+)\.safetensors$", path.name)
+    return int(match[1]) if match else 0

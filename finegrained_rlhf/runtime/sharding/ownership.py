@@ -1,7 +1,4 @@
-"""Which process owns which trained parameter, and the flat buffers in which gradients and parameters travel.
-
-Knows sizes and ranks. Knows no process group and no optimizer.
-"""
+"""Which process owns which trained parameter, and the flat buffers in which gradients and parameters travel."""
 
 from __future__ import annotations
 
@@ -97,10 +94,10 @@ def buckets(parameters: Sequence[nn.Parameter], owned_by: Sequence[int] | None) 
 def _runs(sizes: Sequence[int], most: int) -> list[int]:
     """The run of each tensor when a run is closed before it would have more than `most` elements."""
     run = filled = 0
-    found = []
+    runs = []
     for size in sizes:
         if filled and filled + size > most:
             run, filled = run + 1, 0
         filled += size
-        found.append(run)
-    return found
+        runs.append(run)
+    return runs

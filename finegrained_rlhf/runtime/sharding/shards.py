@@ -1,7 +1,7 @@
 """Tensors of which every process holds some rows: the part here, the whole, and passes that use them.
 
-Knows torch's `DTensor` sharded along its first dimension over all processes, as FSDP2 makes it. Everything works on
-ordinary tensors too, which are their own part and their own whole.
+The shards are torch's `DTensor`, cut along its first dimension over all processes, as FSDP2 makes it. Everything works
+on ordinary tensors too, which are their own part and their own whole.
 """
 
 from __future__ import annotations

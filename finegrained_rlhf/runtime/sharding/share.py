@@ -1,7 +1,4 @@
-"""What of the trained parameters this process updates: all, those that it owns, and its rows of those in shards.
-
-Knows parameters by name, their gradients and the exchange of both. Knows no optimizer's mathematics.
-"""
+"""What of the trained parameters this process updates: all, those that it owns, and its rows of those in shards."""
 
 from __future__ import annotations
 

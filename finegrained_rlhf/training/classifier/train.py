@@ -35,7 +35,7 @@ def _shuffled(examples: Sequence[ClassifierExample], seed: int) -> list[Classifi
 def train_classifier(
     job: TrainClassifier, built: ClassifierTrainer, processes: Processes, run: RunDirectory
 ) -> LoopResult:
-    """What `TrainClassifier.train` does."""
+    """Run the loop, export the best model and write what it reaches on the validation texts."""
     epoch = max(1, math.ceil(len(built.train) / job.batches.batch_size))
     loop = job.loop_settings(job.steps(len(built.train)), epoch=epoch, validates=bool(built.validation))
     result = job.fit(built, loop, processes, run)
@@ -60,7 +60,7 @@ def train_classifier(
 
 
 def assemble_classifier(job: TrainClassifier, processes: Processes, run: RunDirectory) -> ClassifierTrainer:
-    """What `TrainClassifier.assemble` does."""
+    """Read the labelled texts and open an encoder with a head for their labels."""
     train = read_labelled_texts(job.data)
     validation = [] if job.validation_data is None else read_labelled_texts(job.validation_data)
     labels = labels_of([*train, *validation], job.classes)

@@ -1,6 +1,6 @@
 """Training a classifier of texts: one step, validation, and what a checkpoint keeps.
 
-Satisfies the training loop's `Trainable`. Knows token ids and probabilities of classes; does not know files.
+Satisfies the training loop's `Trainable`.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class ClassifierTrainer(ModelTrainer):
         """One optimizer step on the texts of `step`. Returns loss and accuracy before it, gradient norm and rate."""
         size = self.batches.batch_size
         batch = items_of_step(self.train, step, size, self.seed)
-        mine = [batch[i] for i in self.processes.share(size)]
+        share = [batch[i] for i in self.processes.share(size)]
         self.model.train()
-        sums = self._sums.backward(mine, self.batches.micro_batch_size, lambda found: found[0] / size)
+        sums = self._sums.backward(share, self.batches.micro_batch_size, lambda losses: losses[0] / size)
         self.model.eval()
         norm = self.optimizer_step(step)
         metrics = {**self._means(sums), "gradient_norm": norm, "lr": self.optimizer.lr(step)}
@@ -89,8 +89,8 @@ class ClassifierTrainer(ModelTrainer):
         """Loss and accuracy on the held-out texts; `score` is what is selected by. Nothing without any."""
         if not self.validation:
             return {}
-        mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
-        metrics = self._means(self._sums.measure(mine, self.batches.eval_batch_size, self.model.device))
+        share = [self.validation[i] for i in self.processes.share(len(self.validation))]
+        metrics = self._means(self._sums.measure(share, self.batches.eval_batch_size, self.model.device))
         return {"score": -metrics["loss"] if self.selected_by == "loss" else metrics["accuracy"], **metrics}
 
     def _of(self, examples: Sequence[ClassifierExample]) -> Tensor:

@@ -1,7 +1,4 @@
-"""Which queries and passages a training step compares: a function of (seed, step) alone.
-
-Knows token ids and the places of passages in a table. Knows no towers, no loss and no files.
-"""
+"""Which queries and passages a training step compares: a function of (seed, step) alone."""
 
 from __future__ import annotations
 
@@ -58,13 +55,13 @@ class DprSet:
         texts: list[tuple[str, str]] = []
 
         def places(passages: Iterable[Passage]) -> tuple[int, ...]:
-            found = []
+            rows = []
             for passage in passages:
                 if passage.id not in table:
                     table[passage.id] = len(texts)
                     texts.append((passage.title, passage.text))
-                found.append(table[passage.id])
-            return tuple(found)
+                rows.append(table[passage.id])
+            return tuple(rows)
 
         queries = towers.query.query_ids([record.turns for record in records])
         examples = [

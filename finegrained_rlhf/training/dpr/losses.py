@@ -1,7 +1,4 @@
-"""The loss of dense passage retrieval over the passages of a batch, and the rank of each query's own passage.
-
-Knows scores, and which passages answer a query. Knows no towers, no texts and no processes.
-"""
+"""The loss of dense passage retrieval over the passages of a batch, and the rank of each query's own passage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Queries with the passages that answer them and some that do not: what dense passage retrieval learns from.
 
-Knows JSON lines of `{"id", "turns" or "query", "positives", "negatives", "hard_negatives"}`, each passage
-`{"id", "title", "text"}`. Knows no tokens and no model. Other keys are not read.
+Reads JSON lines of `{"id", "turns" or "query", "positives", "negatives", "hard_negatives"}`, each passage `{"id",
+"title", "text"}`. Other keys are not read.
 """
 
 from __future__ import annotations
@@ -47,42 +47,42 @@ def read_dpr_records(path: str | Path) -> list[DprRecord]:
     rows = read_jsonl(path)
     if not rows:
         raise DataError("no record, expected one a line", file=path)
-    found: dict[str, DprRecord] = {}
+    records: dict[str, DprRecord] = {}
     passages: dict[str, Passage] = {}
     for number, row in enumerate(rows):
         try:
             one = _parse(row, passages)
-            require(one.id not in found, f"id {one.id!r} occurs twice", "id")
+            require(one.id not in records, f"id {one.id!r} occurs twice", "id")
         except DataError as error:
             raise error.at(file=path, record=number) from None
-        found[one.id] = one
-    return list(found.values())
+        records[one.id] = one
+    return list(records.values())
 
 
 def passage_rows(names: Iterable[str], known: Mapping[str, Passage]) -> list[dict[str, str]]:
     """Passages as a record holds them. White space in a text is collapsed, which a BERT does not see."""
-    found = [known[name] for name in names]
-    return [{"id": one.id, "title": one.title, "text": " ".join(one.text.split())} for one in found]
+    passages = [known[name] for name in names]
+    return [{"id": one.id, "title": one.title, "text": " ".join(one.text.split())} for one in passages]
 
 
-def _parse(row: Mapping[str, Any], seen: dict[str, Passage]) -> DprRecord:
+def _parse(row: Mapping[str, Any], known: dict[str, Passage]) -> DprRecord:
     name = require_text(get_field(row, "id"), "id")
     turns = _turns(row)
-    positives = _passages(get_field(row, "positives"), "positives", seen)
+    positives = _passages(get_field(row, "positives"), "positives", known)
     require(bool(positives), "expected at least one passage, got none", "positives")
     gold = {passage.id for passage in positives}
     others = []
     for key in ("negatives", "hard_negatives"):
-        others.append(_passages(row[key] if row.get(key) is not None else [], key, seen))
+        others.append(_passages(row[key] if row.get(key) is not None else [], key, known))
         for passage in others[-1]:
             require(passage.id not in gold, f"passage {passage.id!r} is also among the positives", key)
     return DprRecord(name, turns, positives, *others)
 
 
 def _turns(row: Mapping[str, Any]) -> tuple[str, ...]:
-    given = [key for key in ("turns", "query") if row.get(key) is not None]
-    require(len(given) == 1, f"expected turns or query, got {'both' if given else 'neither'}", "turns")
-    if given == ["query"]:
+    present = [key for key in ("turns", "query") if row.get(key) is not None]
+    require(len(present) == 1, f"expected turns or query, got {'both' if present else 'neither'}", "turns")
+    if present == ["query"]:
         turns = require_text(row["query"], "query").split(PART_SEPARATOR)
     else:
         turns = [require_text(turn, f"turns[{i}]") for i, turn in enumerate(as_list(row["turns"], "turns"))]
@@ -92,16 +92,16 @@ def _turns(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(turns)
 
 
-def _passages(value: Any, field: str, seen: dict[str, Passage]) -> tuple[Passage, ...]:
-    found: dict[str, Passage] = {}
+def _passages(value: Any, field: str, by_id: dict[str, Passage]) -> tuple[Passage, ...]:
+    distinct: dict[str, Passage] = {}
     for i, item in enumerate(as_list(value, field)):
         where = f"{field}[{i}]"
         passage = _passage(as_object(item, where), where)
-        known = seen.setdefault(passage.id, passage)
+        known = by_id.setdefault(passage.id, passage)
         same = (known.title, known.text) == (passage.title, passage.text)
         require(same, f"passage {passage.id!r} has another title or text elsewhere in the file", where)
-        found[passage.id] = known
-    return tuple(found.values())
+        distinct[passage.id] = known
+    return tuple(distinct.values())
 
 
 def _passage(row: Mapping[str, Any], where: str) -> Passage:

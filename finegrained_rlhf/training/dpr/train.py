@@ -18,7 +18,7 @@ from finegrained_rlhf.training.dpr.trainer import DprTrainer, DprValidation
 
 
 def train_dpr(job: TrainDPR, built: DprTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-    """What `TrainDPR.train` does."""
+    """Run the loop, export the best towers and write what they reach on the validation queries."""
     examples, held_out = len(built.train.examples), len(built.validation.data.examples)
     epoch = max(1, math.ceil(examples / job.batches.batch_size))
     loop = job.loop_settings(job.steps(examples), epoch=epoch, validates=bool(held_out))
@@ -43,7 +43,7 @@ def train_dpr(job: TrainDPR, built: DprTrainer, processes: Processes, run: RunDi
 
 
 def assemble_dpr(job: TrainDPR, processes: Processes, run: RunDirectory) -> DprTrainer:
-    """What `TrainDPR.assemble` does."""
+    """Read queries and passages, open both towers and check that they can read them."""
     records = read_dpr_records(job.data)
     held_out = [] if job.validation_data is None else read_dpr_records(job.validation_data)
     towers = TwoTowers.open(job.query_model, job.passage_model, job.max_query_tokens, job.max_passage_tokens)

@@ -1,6 +1,6 @@
 """Training two towers: one step, validation by rank, and what a checkpoint keeps.
 
-Satisfies the training loop's `Trainable`. Knows token ids and vectors; does not know files.
+Satisfies the training loop's `Trainable`.
 
 Every query of a step is compared with the passages of all processes. Each process encodes its share of the queries and
 of the passages; passage vectors are gathered, each process takes the loss of its own queries, and the gradients that
@@ -94,13 +94,13 @@ class DprTrainer(ModelTrainer):
         size = self.batches.batch_size
         batch = dpr_batch(self.train, self.sampling, step, size, self.seed)
         own, shared = self.processes.share(size), self.processes.share(len(batch.passages))
-        mine = batch.of_queries(own)
-        queries, into_queries = self._encode(self.model.query, [one.ids for one in mine.examples], QUERY_TOWER, step)
+        share = batch.of_queries(own)
+        queries, into_queries = self._encode(self.model.query, [one.ids for one in share.examples], QUERY_TOWER, step)
         texts = [self.train.passages[batch.passages[i]] for i in shared]
         passages, into_passages = self._encode(self.model.passage, texts, PASSAGE_TOWER, step)
         passages = self._gathered(passages, shared, len(batch.passages)).requires_grad_()
         queries.requires_grad_()
-        measured = self._backward(mine, queries, passages, size)
+        measured = self._backward(share, queries, passages, size)
         assert queries.grad is not None and passages.grad is not None
         if _trained(self.model.passage):  # all processes, and before the first gradient of a parameter
             self.processes.sum_(passages.grad)
@@ -174,8 +174,8 @@ class DprTrainer(ModelTrainer):
         def computed(number: int) -> Tensor:
             seed_everything(self.seed, "dropout", step, self.processes.rank, name, number)  # alike in both passes
             with self.processes.autocast():
-                found: Tensor = tower([texts[i] for i in parts[number]])
-            return found
+                vectors: Tensor = tower([texts[i] for i in parts[number]])
+            return vectors
 
         tower.train()
         vectors = torch.zeros(len(texts), tower.dimension, device=tower.device)
@@ -188,17 +188,17 @@ class DprTrainer(ModelTrainer):
         def backward(gradient: Tensor) -> None:
             tower.train()
             for number, places in enumerate(parts):
-                found = graphs[0] if len(parts) == 1 else computed(number)
-                torch.autograd.backward([found], [gradient[places]])
+                graph = graphs[0] if len(parts) == 1 else computed(number)
+                torch.autograd.backward([graph], [gradient[places]])
             tower.eval()
 
         return vectors, backward
 
     def _gathered(self, own: Tensor, share: range, count: int) -> Tensor:
         """The vectors [count, D] of all processes, of which this one has `own` [n, D] at the places of its share."""
-        found = own.new_zeros(count, own.shape[1])
-        found[share.start : share.stop] = own
-        return self.processes.sum_(found)
+        gathered = own.new_zeros(count, own.shape[1])
+        gathered[share.start : share.stop] = own
+        return self.processes.sum_(gathered)
 
     @staticmethod
     def copy_of(model: TwoTowers, directory: Path) -> TwoTowers:

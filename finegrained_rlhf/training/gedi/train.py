@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def train_gedi(job: TrainGeDi, built: GeDiTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-    """What `TrainGeDi.train` does."""
+    """Run the loop; the main process says where the best model is."""
     epoch = max(1, math.ceil(len(built.data) / job.batch_size))
     loop = job.loop_settings(job.steps(len(built.data)), epoch=epoch, validates=bool(built.validation))
     result = job.fit(built, loop, processes, run)
@@ -33,7 +33,7 @@ def train_gedi(job: TrainGeDi, built: GeDiTrainer, processes: Processes, run: Ru
 
 
 def assemble_gedi(job: TrainGeDi, processes: Processes, run: RunDirectory) -> GeDiTrainer:
-    """What `TrainGeDi.assemble` does."""
+    """Load the model, read the labelled texts and give each class its code."""
     policy = job.policy.load(processes.loading_device)
     if not isinstance(policy, CausalPolicy):
         raise ConfigError("policy: expected a decoder-only model, got an encoder-decoder")

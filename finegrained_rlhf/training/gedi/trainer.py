@@ -2,7 +2,7 @@
 
 A text x is read behind the code of each class c. With ℓ_c the mean −log p of its tokens and end of sequence, the loss
 is λ ℓ_y + (1 − λ) · cross-entropy of y under the logits −s ℓ_c, where y is the text's own class and s a trained scale,
-as in the authors' released script, which trains a scale and no bias. Knows token ids; does not know files.
+as in the authors' released script, which trains a scale and no bias.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class GeDiTrainer(PolicyTrainer):
         """One optimizer step. Returns the losses before it, the accuracy of the more likely class, norm and rate."""
         size = self.settings.batch_size
         batch = items_of_step(self.data, step, size, self.seed)
-        mine = [batch[i] for i in self.processes.share(size)]
+        share = [batch[i] for i in self.processes.share(size)]
         self.policy.train()
-        sums = self._sums.backward(mine, self.settings.micro_batch_size, lambda found: self._loss(found) / size)
+        sums = self._sums.backward(share, self.settings.micro_batch_size, lambda losses: self._loss(losses) / size)
         self.policy.eval()
         norm = self.optimizer_step(step)
         metrics = {
@@ -119,8 +119,8 @@ class GeDiTrainer(PolicyTrainer):
         """The same losses and accuracy on the held-out texts; `score` is less the loss. Nothing without any."""
         if not self.validation:
             return {}
-        mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
-        metrics = self._means(self._sums.measure(mine, self.settings.validation_batch_size, self.policy.device))
+        share = [self.validation[i] for i in self.processes.share(len(self.validation))]
+        metrics = self._means(self._sums.measure(share, self.settings.validation_batch_size, self.policy.device))
         return {"score": -metrics["loss"], **metrics}
 
     def _of(self, examples: Sequence[ClassExample]) -> Tensor:
@@ -132,8 +132,8 @@ class GeDiTrainer(PolicyTrainer):
         labels = torch.tensor([one.label for one in examples], device=device)
         with self.processes.autocast():
             memory = self.policy.encode([Prompt(name, "", code) for name, code in self.codes.items()])
-            found = self.policy.logprobs(memory, index, ids, mask).logprobs
-        means = (-found.sum(dim=1) / mask.sum(dim=1)).view(len(examples), classes)
+            logprobs = self.policy.logprobs(memory, index, ids, mask).logprobs
+        means = (-logprobs.sum(dim=1) / mask.sum(dim=1)).view(len(examples), classes)
         logits = -self.scale * means
         own = means.gather(1, labels[:, None]).sum()
         right = (logits.argmax(dim=1) == labels).sum().float()

@@ -68,8 +68,8 @@ def make_experience(
         else:
             estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.response_mask, estimator)
             penalty = beta * estimates.detach()
-    given = RewardedRollout(rollout, trace, penalty, values, trace.scored)
-    made = (algorithm or GAE()).estimate(given, config, reduce)
+    rewarded = RewardedRollout(rollout, trace, penalty, values, trace.scored)
+    made = (algorithm or GAE()).estimate(rewarded, config, reduce)
     return Experience(
         rollout,
         trace,
@@ -83,7 +83,7 @@ def make_experience(
         importance,
         kl,
         reference_states,
-        given.learnt if made.learnt is None else made.learnt,
+        rewarded.learnt if made.learnt is None else made.learnt,
     )
 
 

@@ -1,7 +1,7 @@
 """Values, reference and behaviour log-probabilities of a rollout, before its update.
 
-Knows the models of a PPO run. Behaviour log-probabilities come from the decode itself where they are those of the
-update's own function, and from a pass of that function otherwise.
+Behaviour log-probabilities come from the decode itself where they are those of the update's own function, and from a
+pass of that function otherwise.
 """
 
 from __future__ import annotations
@@ -124,25 +124,25 @@ class RolloutScorer:
         self, rollout: Rollout, batches: list[MicroBatch], keep: bool = True
     ) -> tuple[Tensor, Tensor | None]:
         """The reference's log-probabilities [R, T], and its states [R, T, D] where the exact KL needs them."""
-        found, models = torch.zeros_like(rollout.logprobs), self._models
+        logprobs, models = torch.zeros_like(rollout.logprobs), self._models
         exact = self._exact and keep
-        states = found.new_zeros((*found.shape, 0)) if exact else None
+        states = logprobs.new_zeros((*logprobs.shape, 0)) if exact else None
         with whole_weights(models.reference_model):
             for batch in batches:
                 rows, width = batch.rows, batch.ids.shape[1]
                 with self._processes.autocast():
                     if not exact:
-                        found[rows, :width] = models.reference_logprobs(batch)
+                        logprobs[rows, :width] = models.reference_logprobs(batch)
                         continue
                     own = models.reference.states(batch.prompts, batch.index, batch.ids)
                     head, scored = models.reference.head_of_pass(), models.policy.scored
-                    found[rows, :width] = token_logprobs(
+                    logprobs[rows, :width] = token_logprobs(
                         own, batch.ids, batch.mask, head, scored=scored, entropy=False, places=batch.places
                     ).logprobs
                 if states is None or not states.shape[2]:
-                    states = own.new_zeros((*found.shape, own.shape[2]))
+                    states = own.new_zeros((*logprobs.shape, own.shape[2]))
                 states[rows, :width] = own
-        return found, states
+        return logprobs, states
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:
         gap = (rollout.logprobs - behaviour).abs().nan_to_num(nan=torch.inf)

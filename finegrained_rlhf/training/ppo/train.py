@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def train_ppo(job: TrainPPO, built: PPOTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-    """What `TrainPPO.train` does."""
+    """Run the loop; the main process says where the policy is, and which constraints are not met."""
     loop = job.loop_settings(job.total_steps, epoch=1, validates=job.validation_data is not None)
     result = job.fit(built, loop, processes, run)
     if processes.is_main:
@@ -46,7 +46,7 @@ def train_ppo(job: TrainPPO, built: PPOTrainer, processes: Processes, run: RunDi
 
 
 def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOTrainer:
-    """What `TrainPPO.assemble` does."""
+    """Load policy, value model, prompts and scorers, and check that they fit one another."""
     policy = job.policy.load(processes.loading_device)
     decoding = job.rollout.decoding()
     if job.ppo.score_sampling_distribution and not decoding.plain:
@@ -83,7 +83,7 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
 
 
 def read_ppo_data(job: TrainPPO, policy: Policy) -> PPOData:
-    """What `TrainPPO.read_data` does."""
+    """Read the prompts for training and validation, as this policy reads them, and check their ids."""
 
     def read(path: str) -> list[Any]:
         return prompts_for(policy, path, job.max_prompt_tokens, job.prompt_too_long, job.prompt)

@@ -1,7 +1,4 @@
-"""RL on fine-grained rewards: one training step, validation, and what a checkpoint keeps.
-
-Knows rollouts and rewards through their interfaces; which reward models stand behind them is the configuration's.
-"""
+"""RL on fine-grained rewards: one training step, validation, and what a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -102,10 +99,10 @@ class PPOTrainer:
         timer, metrics = PhaseTimer(self.processes.device), StepMetrics()
         count = self.rollout_config.prompts_per_step
         prompts = number_occurrences(items_of_step(self.data.train, step, count, self.seed))
-        mine = [prompts[i] for i in self.processes.share(count)]
+        share = [prompts[i] for i in self.processes.share(count)]
         with timer.phase("total"):
             with timer.phase("rollout"):
-                rollout = self._draw(mine, self.rollout_config.decoding(), step)
+                rollout = self._draw(share, self.rollout_config.decoding(), step)
             with timer.phase("rewards"):
                 trace = self.composer.compose(rollout, self._scores(rollout), step=step)
             with timer.phase("scoring"):
@@ -207,10 +204,10 @@ class PPOTrainer:
         if not prompts:
             return {}
         metrics = StepMetrics()
-        mine = [prompts[i] for i in self.processes.share(len(prompts))]
+        share = [prompts[i] for i in self.processes.share(len(prompts))]
         size = self.rollout_config.prompts_per_step * self.rollout_config.samples_per_prompt
         size = max(size // self.processes.count // self.validation.samples, 1)
-        batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
+        batches = [share[i : i + size] for i in range(0, len(share), size)] or [[]]
         with whole_weights(self.models.policy.model):
             answered = [(drawn, self._scores(drawn)) for drawn in (self._draw(b, self.validation, 0) for b in batches)]
         self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})

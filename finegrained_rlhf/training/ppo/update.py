@@ -280,7 +280,7 @@ class PPOUpdate:
             old, targets = batch.cut(experience.values), batch.cut(experience.returns)
             return clipped_value_loss(values, old, targets, mask, clip=config.value_clip, weights=weights)
         old, targets, count = batch.cut(heads.values), batch.cut(heads.returns), values.shape[2]
-        found = [
+        losses = [
             clipped_value_loss(
                 values[:, :, k],
                 old[:, :, k],
@@ -291,8 +291,8 @@ class PPOUpdate:
             )
             for k in range(count)
         ]
-        clipped = torch.stack([one.clipped for one in found]).sum() / count
-        return ValueLoss(torch.stack([one.loss for one in found]).sum() / count, clipped)
+        clipped = torch.stack([one.clipped for one in losses]).sum() / count
+        return ValueLoss(torch.stack([one.loss for one in losses]).sum() / count, clipped)
 
 
 def _learnt_rows(experience: Experience, batch: MicroBatch) -> Tensor | int:

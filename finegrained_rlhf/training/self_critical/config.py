@@ -1,13 +1,10 @@
-"""Self-critical training's settings, and what it asks of a reward and of a validation.
-
-Knows numbers and texts. Knows no model.
-"""
+"""Self-critical training's settings, and what it asks of a reward and of a validation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Protocol, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
@@ -16,7 +13,9 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode
 from finegrained_rlhf.rl.kl import KLEstimator
 from finegrained_rlhf.rollout.config import EngineKind, check_engine_settings
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 
 class ResponseReward(Protocol):

@@ -1,7 +1,4 @@
-"""What a self-critical step trains on: responses with a weight each, cut into micro-batches.
-
-Knows rollouts, their scores and references to imitate. Knows no model and no reward.
-"""
+"""What a self-critical step trains on: responses with a weight each, cut into micro-batches."""
 
 from __future__ import annotations
 
@@ -132,9 +129,9 @@ def trained_rows(
         device: of the tensors.
     """
     groups: dict[int, list[int]] = defaultdict(list)
-    for number, mine in rows.items():
-        if mine:
-            groups[len(mine)].append(number)
+    for number, of_question in rows.items():
+        if of_question:
+            groups[len(of_question)].append(number)
     for size in sorted(groups):
         numbers = groups[size]
         flat = [row for number in numbers for row in rows[number]]
@@ -171,7 +168,7 @@ def compared_rows(scored: ComparedRollout) -> list[dict[str, Any]]:
     """One JSON object a prompt: `id`, `prompt`, and `greedy` and `samples` with `response`, `score` and `reward`."""
     prompts, rows = scored.scores.shape
     texts, rewards = scored.rollout.texts, scored.rewards.tolist()
-    found = []
+    compared = []
     for number in range(prompts):
         scores = scored.scores[number].tolist()
         first = number * rows
@@ -181,5 +178,5 @@ def compared_rows(scored: ComparedRollout) -> list[dict[str, Any]]:
         ]
         greedy = {"response": texts[first], "score": scores[0]}
         prompt = scored.rollout.prompts[number]
-        found.append({"id": prompt.id, "prompt": prompt.text, "greedy": greedy, "samples": samples})
-    return found
+        compared.append({"id": prompt.id, "prompt": prompt.text, "greedy": greedy, "samples": samples})
+    return compared

@@ -1,8 +1,4 @@
-"""Self-critical training: samples are rewarded for what they score above the greedy response, mixed with cross-entropy.
-
-Knows policies, the rollout engine and a reward through its interface. Does not know what a response is rewarded for,
-nor how validation responses are measured.
-"""
+"""Self-critical training: samples are rewarded above the greedy response, mixed with cross-entropy."""
 
 from __future__ import annotations
 
@@ -117,17 +113,17 @@ class SelfCriticalTrainer(PolicyTrainer):
         drawn = items_of_step(self.data, step, self.config.batch_size, self.seed)
         names = number_occurrences([e.prompt for e in drawn])
         batch = [replace(e, prompt=prompt) for e, prompt in zip(drawn, names, strict=True)]
-        mine = [batch[i] for i in self.processes.share(len(batch))]
+        share = [batch[i] for i in self.processes.share(len(batch))]
         with timer.phase("total"):
             scored = None
             if self.config.alpha > 0:
                 with timer.phase("rollout"):
-                    asked = [e.prompt for e in mine if e.rewarded]
-                    rollout = self._sampler.draw(asked, self.config.decodings(), step)
+                    prompts = [e.prompt for e in share if e.rewarded]
+                    rollout = self._sampler.draw(prompts, self.config.decodings(), step)
                 with timer.phase("rewards"):
                     scored = self._score([e.prompt for e in batch if e.rewarded], rollout)
             with timer.phase("update"):
-                self._update(batch, mine, scored, metrics)
+                self._update(batch, share, scored, metrics)
                 norm = self.optimizer_step(step)
         if scored is not None:
             describe(scored, metrics)
@@ -159,7 +155,7 @@ class SelfCriticalTrainer(PolicyTrainer):
     def _update(
         self,
         batch: Sequence[Imitation],
-        mine: Sequence[Imitation],
+        share: Sequence[Imitation],
         scored: ComparedRollout | None,
         metrics: StepMetrics,
     ) -> None:
@@ -168,29 +164,29 @@ class SelfCriticalTrainer(PolicyTrainer):
         # Without dropout the two modes are one function, and that of evaluation has the faster passes.
         self.policy.train(self.config.dropout != 0)
         if scored is None:
-            items = [Demonstration(e.prompt, e.answer_ids) for e in mine if e.answer_ids is not None]
+            items = [Demonstration(e.prompt, e.answer_ids) for e in share if e.answer_ids is not None]
             size = self.config.micro_batch_prompts
             loss = backward_cross_entropy(self.policy, items, tokens, size, self.processes) * tokens
             metrics.add("loss/ce", loss, sum(len(item.answer_ids) for item in items))
         else:
-            self._mixed(mine, scored, sum(e.rewarded for e in batch), tokens, metrics)
+            self._mixed(share, scored, sum(e.rewarded for e in batch), tokens, metrics)
         self.policy.eval()
 
     def _mixed(
-        self, mine: Sequence[Imitation], scored: ComparedRollout, rewarded: int, tokens: int, metrics: StepMetrics
+        self, share: Sequence[Imitation], scored: ComparedRollout, rewarded: int, tokens: int, metrics: StepMetrics
     ) -> None:
         """Samples and references of a prompt in one pass, its encoding shared."""
         alpha, beta = self.config.alpha, self.config.kl.beta
-        rows: dict[int, list[WeightedRow]] = {number: [] for number in range(len(mine))}
-        places = [number for number, e in enumerate(mine) if e.rewarded]
+        rows: dict[int, list[WeightedRow]] = {number: [] for number in range(len(share))}
+        places = [number for number, e in enumerate(share) if e.rewarded]
         for number, samples in zip(places, sampled_rows(scored, alpha / max(rewarded, 1), beta), strict=True):
             rows[number] += samples
-        for number, example in enumerate(mine):
+        for number, example in enumerate(share):
             if alpha < 1 and example.answer_ids is not None:
                 rows[number].append(WeightedRow(example.answer_ids, (1 - alpha) / tokens, reference=True))
         measured = None if self.config.importance_cap is None else ImportanceMetrics(metrics)
         sums = dict.fromkeys(_LOSSES, torch.zeros((), dtype=torch.float64, device=self.policy.device))
-        prompts = {number: e.prompt for number, e in enumerate(mine)}
+        prompts = {number: e.prompt for number, e in enumerate(share)}
         limits = self.config.micro_batch_prompts, self.config.micro_batch_tokens
         batches = [
             (group, batch)
@@ -198,8 +194,8 @@ class SelfCriticalTrainer(PolicyTrainer):
             for batch in micro_batches(group, *limits, self.policy.pass_tokens)
         ]
         for group, batch in first_measured(batches):
-            found = self._backward(group, batch, measured)
-            sums = {name: sums[name] + found.get(name, 0.0) for name in _LOSSES}
+            losses = self._backward(group, batch, measured)
+            sums = {name: sums[name] + losses.get(name, 0.0) for name in _LOSSES}
         self.optimizer.sum_gradients()
         self._largest_ratio = {} if measured is None else measured.largest(self.processes)
         metrics.add("loss/rl", sums["rl"] * rewarded / alpha, len(places))
@@ -207,8 +203,8 @@ class SelfCriticalTrainer(PolicyTrainer):
             metrics.add("loss/kl", sums["kl"] * rewarded / (alpha * beta), len(places))
             metrics.add("kl", sums["log_ratio"], len(places) * self.config.samples)
         if alpha < 1:
-            mine_tokens = sum(len(e.answer_ids) for e in mine if e.answer_ids is not None)
-            metrics.add("loss/ce", sums["ce"] * tokens / (1 - alpha), mine_tokens)
+            share_tokens = sum(len(e.answer_ids) for e in share if e.answer_ids is not None)
+            metrics.add("loss/ce", sums["ce"] * tokens / (1 - alpha), share_tokens)
 
     def _backward(self, group: TrainedRows, batch: MicroBatch, measured: ImportanceMetrics | None) -> dict[str, Tensor]:
         """Accumulate the gradient of a micro-batch; what it adds to the sums of `_LOSSES`."""
@@ -220,9 +216,9 @@ class SelfCriticalTrainer(PolicyTrainer):
         now, importance = logprobs.detach(), None
         if measured is not None and config.importance_cap is not None:
             drawn = batch.cut(group.sampler_logprobs)
-            found = importance_weights(now, drawn, samples, cap=config.importance_cap, mode=config.importance_mode)
-            measured.add(found, now, drawn, samples)
-            importance = found.weights
+            ratios = importance_weights(now, drawn, samples, cap=config.importance_cap, mode=config.importance_mode)
+            measured.add(ratios, now, drawn, samples)
+            importance = ratios.weights
         loss = weighted_likelihood_loss(logprobs, weights, batch.mask, importance)
         if self._reference is not None:
             with self.processes.autocast():
@@ -250,9 +246,9 @@ class SelfCriticalTrainer(PolicyTrainer):
         prompts = self.validation.prompts
         if not prompts:
             return {}
-        mine = [prompts[i] for i in self.processes.share(len(prompts))]
+        share = [prompts[i] for i in self.processes.share(len(prompts))]
         batches = PolicyGenerator(self.policy, self.engine, self.processes).stream(
-            mine,
+            share,
             Greedy(),
             max_new_tokens=self.config.max_new_tokens,
             batch_size=self.config.validation_batch_size,

@@ -71,16 +71,16 @@ class WholeTextTrainer(SFTTrainer):
         """`score`, the mean log-probability of a held-out token in nats, and their `perplexity`."""
         if not self.held_out:
             return {}
-        mine = [self.held_out[i] for i in self.processes.share(len(self.held_out))]
+        share = [self.held_out[i] for i in self.processes.share(len(self.held_out))]
         sums, overhead = torch.zeros(2, dtype=torch.float64), batch_overhead(self.policy.device)
         with whole_weights(self.policy.model), self.processes.autocast():
             for rows in length_groups(
-                [len(one.answer_ids) for one in mine], self.settings.validation_batch_size, overhead
+                [len(one.answer_ids) for one in share], self.settings.validation_batch_size, overhead
             ):
-                ids, mask = pad_rows([mine[i].answer_ids for i in rows], self.policy.pad_id)
+                ids, mask = pad_rows([share[i].answer_ids for i in rows], self.policy.pad_id)
                 ids, mask = on_device(ids, self.policy.device), on_device(mask, self.policy.device)
-                memory = self.policy.encode([mine[i].prompt for i in rows])
-                found = self.policy.logprobs(memory, torch.arange(len(rows), device=ids.device), ids, mask).logprobs
-                sums += torch.stack([found.double().sum(), mask.sum().double()]).cpu()
+                memory = self.policy.encode([share[i].prompt for i in rows])
+                logprobs = self.policy.logprobs(memory, torch.arange(len(rows), device=ids.device), ids, mask).logprobs
+                sums += torch.stack([logprobs.double().sum(), mask.sum().double()]).cpu()
         total, tokens = self.processes.sum_(sums).tolist()
         return {"score": total / tokens, "perplexity": perplexity_of(-total / tokens), "tokens": tokens}

@@ -25,7 +25,7 @@ SomeTrainer = TypeVar("SomeTrainer", bound=SFTTrainer)
 
 
 def train_sft(job: TrainSFT, built: SFTTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-    """What `TrainSFT.train` does."""
+    """Run the loop; the main process says where the best model is."""
     result = job.fit(built, job.loop_config(len(built.data)), processes, run)
     if processes.is_main and not result.already_done:
         score = "log-probability a token" if job.whole_texts else "RougeLSum"
@@ -34,7 +34,7 @@ def train_sft(job: TrainSFT, built: SFTTrainer, processes: Processes, run: RunDi
 
 
 def assemble_sft(job: TrainSFT, processes: Processes, run: RunDirectory) -> SFTTrainer:
-    """What `TrainSFT.assemble` does."""
+    """Load the policy and read prompts with their answers, or whole texts."""
     policy = job.policy.load(processes.loading_device)
     prompts = prompts_for(policy, job.data, job.max_prompt_tokens, job.prompt_too_long, job.prompt)
     validation = []

@@ -1,8 +1,4 @@
-"""Supervised fine-tuning: teach a policy reference answers by cross-entropy.
-
-Knows policies through the states and logits they give for answers. Knows no reward; how a prompt file is read and how
-answers are measured is other modules' work.
-"""
+"""Supervised fine-tuning: teach a policy reference answers by cross-entropy."""
 
 from __future__ import annotations
 
@@ -77,12 +73,12 @@ def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens:
             "%d of %d answers are longer than %d tokens and lose their end", too_long, len(rows), max_answer_tokens
         )
     end = policy.eos_ids[0]
-    found = [
+    items = [
         Demonstration(prompt, (*row[: max_answer_tokens - 1], end)) for prompt, row in zip(prompts, rows, strict=True)
     ]
-    check_vocabulary(policy, [item.answer_ids for item in found])
-    check_positions(policy.model.config, max(map(_length, found)))
-    return found
+    check_vocabulary(policy, [item.answer_ids for item in items])
+    check_positions(policy.model.config, max(map(_length, items)))
+    return items
 
 
 def backward_cross_entropy(
@@ -192,10 +188,10 @@ class SFTTrainer(PolicyTrainer):
         size = self.settings.batch_size
         batch = items_of_step(self.data, step, size, self.seed)
         tokens = sum(len(item.answer_ids) for item in batch)
-        mine = [batch[i] for i in self.processes.share(size)]
+        share = [batch[i] for i in self.processes.share(size)]
         # Without dropout the two modes are one function, and that of evaluation has the faster passes.
         self.policy.train(self.settings.dropout != 0)
-        loss = backward_cross_entropy(self.policy, mine, tokens, self.settings.micro_batch_size, self.processes)
+        loss = backward_cross_entropy(self.policy, share, tokens, self.settings.micro_batch_size, self.processes)
         self.policy.eval()
         norm = self.optimizer_step(step)
         seconds = time.perf_counter() - started

@@ -18,7 +18,8 @@ from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyBertConfig, TinyGPT2Config, TinyT5Config
 from finegrained_rlhf.rewards import ClassifierScorer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.classifier import TrainClassifier
 from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig
 from finegrained_rlhf.training.classifier.trainer import ClassifierTrainer

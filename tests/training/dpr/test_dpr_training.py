@@ -15,7 +15,8 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.dpr import TrainDPR
 from finegrained_rlhf.training.dpr.batches import dpr_batch
 from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling

@@ -21,7 +21,8 @@ from finegrained_rlhf.models.logprobs import TokenLogprobs
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyT5Config
 from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.gedi import TrainGeDi
 from finegrained_rlhf.training.gedi.trainer import ClassExample, GeDiSettings, GeDiTrainer
 

@@ -25,7 +25,8 @@ from finegrained_rlhf.core.records import Rollout, Sample
 from finegrained_rlhf.models.families.causal import softcapped_logits
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.rollout import make_engine
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.checks import check_start, largest_kl, largest_logit, start_tolerance
 
 TRAINED = 5.0

@@ -27,7 +27,8 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig, SelfCriticalKL
 from finegrained_rlhf.training.self_critical.rows import Imitation, useful
 from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer

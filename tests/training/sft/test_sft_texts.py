@@ -16,7 +16,8 @@ from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyLlamaConfig, TinyT5Config
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.sft import TrainSFT
 from finegrained_rlhf.training.sft.texts import WholeTextTrainer

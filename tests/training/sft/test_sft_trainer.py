@@ -28,7 +28,8 @@ from finegrained_rlhf.models.tiny.make import MakeTinyModels
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.training.sft.job import TrainSFT
 from finegrained_rlhf.training.sft.trainer import SFTTrainer, demonstrations

@@ -1,7 +1,4 @@
-"""What Potato keeps of a user, in the form that all tools share.
-
-Knows the parts of `user_state.json` that belong to one task. Does not know the file.
-"""
+"""What Potato keeps of a user, in the form that all tools share."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def finished_task(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Ma
     Raises:
         DataError: it cannot be.
     """
-    said = _said(labels)
+    choices = _choices(labels)
     text = "" if task["marked"] is None else task["answers"][task["marked"]]
     layout = PassageLayout.of(task["passages"])
     shown = {"errors": ShownText.of(text), "missing": ShownText.of(layout.text)}
@@ -41,10 +38,10 @@ def finished_task(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Ma
     errors, missing = ([mark for mark in marks if mark["schema"] == name] for name in ("errors", "missing"))
     numbers = {
         one["where"]: number
-        for found in (errors, missing)
-        for number, one in enumerate(sorted(found, key=lambda one: (one["start"], one["end"])), start=1)
+        for part in (errors, missing)
+        for number, one in enumerate(sorted(part, key=lambda one: (one["start"], one["end"])), start=1)
     }
-    notes, evidence, also = _notes(said.get("notes", ""), len(errors), len(missing))
+    notes, evidence, also = _notes(choices.get("notes", ""), len(errors), len(missing))
     highlights = [
         Highlight(one["name"], one["start"], one["end"], one["where"], also.get(numbers[one["where"]], ()))
         for one in missing
@@ -66,18 +63,18 @@ def finished_task(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Ma
             }
             for one in errors
         ],
-        "no_error": "no_error" in said,
+        "no_error": "no_error" in choices,
         "missing": missing_rows(highlights, layout),
-        "nothing_missing": "nothing_missing" in said,
-        "correction": _correction(said.get("correction"), text) if taxonomy["correction"] else None,
-        **compared_answers(taxonomy, len(task["answers"]), said.get),
+        "nothing_missing": "nothing_missing" in choices,
+        "correction": _correction(choices.get("correction"), text) if taxonomy["correction"] else None,
+        **compared_answers(taxonomy, len(task["answers"]), choices.get),
         "suggestions": {"shown": 0, "accepted": 0, "refused": 0},
     }
 
 
-def _said(labels: Any) -> dict[str, str]:
+def _choices(labels: Any) -> dict[str, str]:
     """What was chosen or written, by the name of its scheme."""
-    found: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for i, row in enumerate(as_list(labels, "labels")):
         pair = as_list(row, f"labels[{i}]")
         require(len(pair) == 2, "expected a label and its value", f"labels[{i}]")
@@ -85,9 +82,9 @@ def _said(labels: Any) -> dict[str, str]:
         name = str(get_field(label, "schema"))
         if value in (None, False, "", "false"):
             continue
-        require(name not in found, "two choices, expected one", name)
-        found[name] = str(value)
-    return found
+        require(name not in choices, "two choices, expected one", name)
+        choices[name] = str(value)
+    return choices
 
 
 def _mark(row: Any, where: str, shown: Mapping[str, ShownText]) -> dict[str, Any]:
@@ -120,15 +117,15 @@ def _notes(text: str, marks: int, missing: int) -> tuple[dict[int, str], dict[in
             if last is not None:
                 notes[last] += f"\n{line}"
             continue
-        gap, digits, of_evidence, said = match.groups()
+        gap, digits, of_evidence, note = match.groups()
         what, number, count = ("missing", int(digits), missing) if gap else ("mark", int(digits), marks)
         require(1 <= number <= count, f"speaks of {what} {number} of {count}", "notes")
         known: Mapping[int, Any] = also if gap else evidence if of_evidence else notes
         require(number not in known, f"speaks of {what} {number} twice", "notes")
         if gap or of_evidence:
-            (also if gap else evidence)[number] = evidence_places(said, f"{what} {number}")
+            (also if gap else evidence)[number] = evidence_places(note, f"{what} {number}")
         else:
-            notes[number] = said
+            notes[number] = note
         last = None if gap or of_evidence else number
     return notes, evidence, also
 

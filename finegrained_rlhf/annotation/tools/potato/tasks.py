@@ -144,14 +144,14 @@ class ShownText:
     def of(cls, text: str) -> ShownText:
         """The shown form of a text."""
         shown, places = [], []
-        for found in re.finditer(r"\s+|\S", text):
-            piece = found.group()
+        for match in re.finditer(r"\s+|\S", text):
+            piece = match.group()
             if piece.isspace():
-                if found.start() == 0 or found.end() == len(text):
+                if match.start() == 0 or match.end() == len(text):
                     continue
                 piece = " ¶ " if "\n" in piece or "\r" in piece else " "
             shown.append("＜" if piece == "<" else piece)
-            places += [found.start()] * len(shown[-1])
+            places += [match.start()] * len(shown[-1])
         return cls("".join(shown), tuple(places))
 
     def original(self, start: int, end: int) -> tuple[int, int]:

@@ -5,8 +5,6 @@ where lines break, and takes out what looks like an HTML tag. So people are show
 (`ShownText`), from which places lead back to ours, and the id of a task carries the hash of its text: work on other
 texts is not taken for work on ours. It has no box for each mark: what is said about marks stands in one box, a line a
 mark, counted from left to right. It shows no suggestions.
-
-Knows its configuration, its tasks and the state that it keeps of a user. Knows no server.
 """
 
 from __future__ import annotations

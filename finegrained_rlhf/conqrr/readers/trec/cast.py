@@ -1,8 +1,8 @@
 """TREC CAsT 2019 to 2021: topics of questions, in 2021 with the text of the passage that answered each.
 
-Knows the published topic files (`evaluation_topics_v1.0.json`, `2020_manual_evaluation_topics_v1.0.json`, …), the
-resolved questions of 2019 (`*_resolved_v1.0.tsv`) and TREC's judgements. Does not know passages' texts beyond
-`passage`: the answers in a history are empty where the topics have none.
+Reads the published topic files (`evaluation_topics_v1.0.json`, `2020_manual_evaluation_topics_v1.0.json`, …), the
+resolved questions of 2019 (`*_resolved_v1.0.tsv`) and TREC's judgements. The answers in a history are empty where the
+topics have no `passage`.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ def read_resolved(path: str | Path) -> dict[str, str]:
     Raises:
         DataError: a line is not an id, a tab and a question, or an id occurs twice.
     """
-    found: dict[str, str] = {}
+    questions: dict[str, str] = {}
     for i, line in enumerate(_lines(path)):
         name, tab, question = line.partition("\t")
         if not tab or not question.strip():
             raise DataError("expected TOPIC_TURN, a tab and a question", file=path, record=i)
-        if name in found:
+        if name in questions:
             raise DataError(f"{name} occurs twice", file=path, record=i)
-        found[name] = question.strip()
-    return found
+        questions[name] = question.strip()
+    return questions
 
 
 def _lines(path: str | Path) -> list[str]:

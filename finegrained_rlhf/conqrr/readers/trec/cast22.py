@@ -1,7 +1,7 @@
 """TREC CAsT 2022: trees of questions with answers, of which every path from the first question is written out.
 
-Knows the published `2022_evaluation_topics_flattened_duplicated_v1.0.json` (and the `automatic` one, which has no human
-rewrites) and TREC's judgements. Does not know the trees themselves, or passages' texts.
+Reads the published `2022_evaluation_topics_flattened_duplicated_v1.0.json` (and the `automatic` one, which has no human
+rewrites) and TREC's judgements.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_cast22(path: str | Path, qrels: str | Path | None = None, min_relevance
     """
     judged = None if qrels is None else read_judgements(qrels)
     notes: Counter[str] = Counter()
-    found: dict[str, RewriteExample] = {}
+    merged: dict[str, RewriteExample] = {}
     topics: set[str] = set()
 
     def turns_of(name: str, topic: Mapping[str, Any]) -> list[PublishedTurn]:
@@ -51,16 +51,16 @@ def read_cast22(path: str | Path, qrels: str | Path | None = None, min_relevance
     for i, (name, examples) in enumerate(paths):
         topics.add(name)
         for example in examples:
-            known = found.get(example.id)
+            known = merged.get(example.id)
             try:
-                found[example.id] = example if known is None else _merged(known, example)
+                merged[example.id] = example if known is None else _merged(known, example)
             except DataError as error:
                 raise error.at(file=path, record=i) from None
             notes[SHARED] += known is not None
             notes[BRANCHES] += known is not None and known.answer != example.answer
     if judged is not None:
-        notes[UNJUDGED] = sum(not example.gold for example in found.values())
-    return RewriteReading.of(list(found.values()), len(topics), {}, notes, path)
+        notes[UNJUDGED] = sum(not example.gold for example in merged.values())
+    return RewriteReading.of(list(merged.values()), len(topics), {}, notes, path)
 
 
 def _merged(known: RewriteExample, example: RewriteExample) -> RewriteExample:
@@ -83,13 +83,13 @@ def _turns(
 ) -> list[PublishedTurn]:
     turns: list[PublishedTurn] = []
     history: tuple[str, ...] = ()
-    seen: set[str] = set()
+    numbers: set[str] = set()
     for i, item in enumerate(as_list(get_field(topic, "turn"), "turn")):
         field = f"turn[{i}]"
         item = as_object(item, field)
         number = _number(item, "number", f"{field}.number")
-        require(number not in seen, f"turn {number} occurs twice in the path", f"{field}.number")
-        seen.add(number)
+        require(number not in numbers, f"turn {number} occurs twice in the path", f"{field}.number")
+        numbers.add(number)
         question = require_text(get_field(item, "utterance", f"{field}."), f"{field}.utterance").strip()
         answer = optional_text(item.get("response"), f"{field}.response")
         named = text_list(item.get("provenance") or [], f"{field}.provenance")

@@ -1,7 +1,7 @@
 """TREC iKAT: conversations with a person of whom some statements are known, with resolved questions and answers.
 
-Knows the published topic files of 2023 and 2024 (`turns`, `utterance`, `response_provenance`) and of 2025 (`responses`,
-`user_utterance`, `citations`), and TREC's judgements. Does not know passages' texts.
+Reads the published topic files of 2023 and 2024 (`turns`, `utterance`, `response_provenance`) and of 2025 (`responses`,
+`user_utterance`, `citations`), and TREC's judgements.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _turns(
     notes: Counter[str],
 ) -> list[PublishedTurn]:
     of_2025 = "turns" not in topic and "responses" in topic
-    place, asked, source = (
+    place, utterance, source = (
         ("responses", "user_utterance", "citations") if of_2025 else ("turns", "utterance", "response_provenance")
     )
     about = _statements(topic.get("ptkb"))
@@ -71,7 +71,7 @@ def _turns(
         item = as_object(item, field)
         number = as_turn(get_field(item, "turn_id", f"{field}."), f"{field}.turn_id")
         require(not turns or number > turns[-1].turn, f"expected turns in rising order, got {number}", field)
-        question = require_text(get_field(item, asked, f"{field}."), f"{field}.{asked}").strip()
+        question = require_text(get_field(item, utterance, f"{field}."), f"{field}.{utterance}").strip()
         rewrite = optional_text(item.get("resolved_utterance"), f"{field}.resolved_utterance")
         notes[NO_RESOLVED] += rewrite is None
         answer = optional_text(item.get("response"), f"{field}.response")

@@ -1,7 +1,4 @@
-"""Which passages are gold for a turn of TREC: those judged relevant, or those that the topics name as its source.
-
-Knows judgements and ids. Does not know topics.
-"""
+"""Which passages are gold for a turn of TREC: those judged relevant, or those that the topics name as its source."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A published file of TREC's topics: one JSON array, a conversation each.
 
-Knows the array and its errors. Does not know what a topic holds: each reader says how it is named, and what its turns
-are.
+Each reader says how a topic is named, and what its turns are.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def topics_of(
     topics = read_json(path)
     if not isinstance(topics, list):
         raise DataError(f"expected a JSON array of topics, got {type(topics).__name__}", file=path)
-    seen: set[str] = set()
+    names: set[str] = set()
     for i, value in enumerate(topics):
         record: str | int = i
         try:
@@ -49,8 +48,8 @@ def topics_of(
             name = name_of(topic)
             if once:
                 record = name
-                require(name not in seen, f"topic {name} occurs twice", "number")
-            seen.add(name)
+                require(name not in names, f"topic {name} occurs twice", "number")
+            names.add(name)
             examples = examples_of(name, turns_of(name, topic), notes)
         except DataError as error:
             raise error.at(file=path, record=record) from None

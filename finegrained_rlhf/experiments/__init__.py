@@ -1,5 +1,0 @@
-"""Floor 10: result tables, claims of the papers and figures. May import every room below."""
-
-from finegrained_rlhf.core.exports import lazy_exports
-
-__getattr__, __dir__ = lazy_exports(__name__, {"Forecast": "forecast"})

@@ -1,0 +1,45 @@
+"""How the processes of a run compute: a configuration, read without torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, harmless
+
+Sharding = Literal["none", "optimizer", "gradients", "full"]
+SHARDING = get_args(Sharding)
+"""What processes share out among them (`runtime/sharding/`)."""
+
+
+@dataclass(frozen=True)
+class ProcessConfig(Settings):
+    """How processes compute.
+
+    Attributes:
+        precision: "fp32", or "bf16" for bf16 autocast over fp32 weights.
+        threads: CPU threads a process; None shares the cores of this machine evenly (a single process keeps torch's
+            own choice, which honours OMP_NUM_THREADS).
+        timeout_s: how long a process waits for the others before the run ends, in seconds. It must cover what one does
+            alone: the main process makes what a run prepares, and writes the exported model.
+        cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN on CUDA. torch prefers it on Hopper GPUs,
+            where it makes a plan for every new shape (40 to 70 ms each are reported; lengths change in every step), and
+            its masked backward pass has given NaN (pytorch#196678).
+        sharding: what the processes share out among them instead of each having all of it: `none`; `optimizer`, the
+            optimizer's moments; `gradients`, the gradients too; `full`, the weights of the models' layers too (FSDP2).
+    """
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    threads: Annotated[int | None, at_least(1), harmless] = None
+    timeout_s: Annotated[float, above(0), harmless] = 1800.0
+    cudnn_attention: Annotated[bool, harmless] = False
+    sharding: Annotated[Sharding, harmless] = "none"
+
+
+def available_cores() -> int:
+    """CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1

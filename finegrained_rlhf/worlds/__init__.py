@@ -1,1 +1,0 @@
-"""Floor 9: generated data with an oracle that knows every error. Systems never import a world."""

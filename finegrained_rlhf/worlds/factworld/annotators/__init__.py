@@ -1,1 +1,0 @@
-"""Simulated annotators of projects: people who err at known rates."""

@@ -1,0 +1,15 @@
+"""What RewriteWorld and CANARD show of chapter 4."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "WriteCanardCorpus": "canard_corpus",
+        "RewriteDifferences": "differences",
+        "RewriteTable": "results",
+        "RewriteWorldTable": "rewrite_world",
+        "SampleRewrites": "samples",
+        "SupervisionTable": "supervision",
+    },
+)

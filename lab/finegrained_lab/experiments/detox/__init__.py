@@ -1,0 +1,15 @@
+"""The tables of detoxification."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "WriteScoredTexts": "scored",
+        "WriteLabelWords": "words",
+        "SplitPrompts": "splits",
+        "SplitByLabel": "scored",
+        "RealPromptsTable": "smollm2",
+        "ToneWorldTable": "tone_world",
+    },
+)

@@ -1,0 +1,141 @@
+"""Chapter 5 of the thesis, on the published data and on InscitWorld: tables 5.6 to 5.9, and the human table in truth.
+
+Reads what the steps of an experiment wrote; runs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_lab.experiments.compared_table import ComparedTable
+from finegrained_lab.experiments.comparison import Claim, compared_page
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.text.tables import cell, markdown_table
+
+LAST_TURN = "last_turn"
+FID = ("bm25_fid", "dpr_fid")
+DIALKI = ("bm25_dialki_fid", "dpr_dialki_fid")
+SHUFFLED = "dpr_dialki_shuffled_fid"
+GOLD = "gold_fid"
+TYPED = ("gold_typed_fid", "gold_predicted_type_fid")
+TRUTH = ("consistency", "utility", "coverage", "comprehensiveness", "true")
+SCORES = ("pi_f1", "bleu", "rg_f1")
+
+
+_READERS = (
+    "`last_turn` repeats the turn before. `…_fid`: a T5 as fusion-in-decoder reads passages and names its evidence. "
+    "`…_dialki_fid`: DIALKI chooses at most four of the candidates, and a T5 that was trained on gold evidence answers "
+    "from them. `gold_fid`: that T5 with the label's evidence; `gold_typed_fid`, `gold_predicted_type_fid`: one that "
+    "is told the type of the response, the label's or what a classifier says."
+)
+_CLAIMS = (
+    Claim("fusion-in-decoder beats Last Turn", "table 5.6", "pi_f1", FID[0], ">", LAST_TURN, (14.1, 10.5)),
+    Claim("and with a trained retriever", "table 5.6", "pi_f1", FID[1], ">", LAST_TURN, (17.1, 10.5)),
+    Claim("a trained retriever helps it", "table 5.6", "pi_f1", FID[1], ">", FID[0], (17.1, 14.1)),
+    Claim("DIALKI finds evidence better", "table 5.6", "pi_f1", DIALKI[1], ">", FID[1], (21.5, 17.1)),
+    Claim("and better answers follow", "table 5.6", "rg_f1", DIALKI[1], ">", FID[1], (26.6, 21.6)),
+    Claim("the same with BM25", "table 5.6", "pi_f1", DIALKI[0], ">", FID[0], (17.0, 14.1)),
+    Claim("gold evidence gives better answers", "section 5.5", "rg_f1", GOLD, ">", DIALKI[1], (37.4, 26.6)),
+    Claim("the label's type helps", "table 5.9", "rg_f1", TYPED[0], ">", GOLD, (48.7, 45.3)),
+    Claim("a predicted type helps less", "table 5.9", "rg_f1", TYPED[0], ">", TYPED[1], (48.7, 46.3)),
+    Claim("but it helps", "table 5.9", "rg_f1", TYPED[1], ">", GOLD, (46.3, 45.3)),
+)
+
+
+@dataclass(frozen=True)
+class InscitTable(ComparedTable):
+    """All systems on the published test turns."""
+
+    title: ClassVar[str] = "INSCIT: retrieve, identify, answer (tables 5.6 to 5.9)"
+    world: ClassVar[str] = "this run"
+    systems: ClassVar[tuple[str, ...]] = (LAST_TURN, *FID, *DIALKI, GOLD, *TYPED)
+    baseline: ClassVar[str] = LAST_TURN
+    columns: ClassVar[tuple[str, ...]] = SCORES
+    retrievers: ClassVar[tuple[str, ...]] = ("bm25", "dpr_fine_tuned", "dpr_pretrained", "dpr")
+    runs: ClassVar[tuple[str, ...]] = (
+        *("dpr_nq", "dpr_topiocqa", "dialki_bm25", "dialki_dpr", "types_model"),
+        *("readers/bm25", "readers/dpr", "readers/gold", "readers/gold_typed"),
+    )
+    about: ClassVar[str] = f"Test turns, with gold history and gold earlier evidence; percent. {_READERS}"
+    claims: ClassVar[tuple[Claim, ...]] = _CLAIMS
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What `finegrained evaluate-inscit` says of a system."""
+        scores = read_json(root / "scores" / f"{system}.json")
+        return {"system": system, "seed": seed, **{name: scores[name] for name in SCORES}}
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows with their spread, what retrievers and identifiers find, and how well types are told."""
+        return {
+            **super().measure(roots),
+            "retrieval": [_retrieval(root, name, seed) for name in self.retrievers for seed, root in roots.items()],
+            "candidates": [_candidates(root, name, seed) for name in ("bm25", "dpr") for seed, root in roots.items()],
+            "types": [_types(root, seed) for seed, root in roots.items()],
+        }
+
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Spread, differences, every run; retrieval, candidates, types."""
+        parts = [compared_page(result, self.columns, self.baseline).strip()]
+        for name, title in (
+            ("retrieval", "What retrievers find (table 5.8)"),
+            ("candidates", "What bounds an identifier: gold among the candidates"),
+            ("types", "Response types (section 5.5)"),
+        ):
+            rows = [{key: cell(value) for key, value in row.items()} for row in result[name]]
+            parts.append(f"## {title}\n\n{markdown_table(rows, list(rows[0])).strip()}")
+        return "\n\n".join(parts)
+
+
+@dataclass(frozen=True)
+class InscitWorldTable(InscitTable):
+    """All systems on the test turns of each seed's world."""
+
+    title: ClassVar[str] = "InscitWorld: retrieve, identify, answer (tables 5.6 to 5.9)"
+    world: ClassVar[str] = "InscitWorld"
+    systems: ClassVar[tuple[str, ...]] = (LAST_TURN, *FID, *DIALKI, SHUFFLED, GOLD, *TYPED)
+    columns: ClassVar[tuple[str, ...]] = (*SCORES, *TRUTH)
+    retrievers: ClassVar[tuple[str, ...]] = ("bm25_last_turn", "bm25_first_last", "bm25_context", "bm25", "dpr")
+    runs: ClassVar[tuple[str, ...]] = (
+        *("dpr", "dialki", "dialki_shuffled", "types_model"),
+        *("readers/few", "readers/joint", "readers/gold", "readers/gold_typed"),
+    )
+    about: ClassVar[str] = (
+        f"Test turns, with gold history and gold earlier evidence. {_READERS} One reader and one DIALKI read the lists "
+        "of both retrievers, and both are trained on the trained retriever's. `dpr_dialki_shuffled_fid`: as "
+        "`dpr_dialki_fid`, behind a DIALKI that learnt from the evidence of other turns. pi_f1, bleu and rg_f1 are "
+        "percent, as in the thesis. The others are true of the answers by the world's oracle, from 0 to 1: "
+        "`consistency` (the evidence states what is said), `utility` (the evidence is used), `coverage` (of what a "
+        "label states), `comprehensiveness` (of the facts asked for) and `true` (of what is said)."
+    )
+    claims: ClassVar[tuple[Claim, ...]] = (
+        *_CLAIMS,
+        Claim("answers behind DIALKI are consistent", "table 5.7", "consistency", DIALKI[1], ">", FID[1], (4.74, 2.52)),
+        Claim("and use their evidence more", "table 5.7", "utility", DIALKI[1], ">", FID[1], (4.33, 2.35)),
+    )
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What `finegrained evaluate-inscit` and the oracle say of a system."""
+        truth = read_json(root / "truth" / f"{system}.json")
+        return {**super().row(root, system, seed), **{name: truth[name] for name in TRUTH}}
+
+
+def _retrieval(root: Path, name: str, seed: int) -> dict[str, Any]:
+    measures = read_json(root / "retrieval" / f"{name}.json")["retrieval"]
+    columns: Sequence[str] = ("hit_rate@1", "hit_rate@20", "hit_rate@50", "recall@20", "mrr")
+    return {"retriever": name, "seed": seed, **{column: measures[column] for column in columns}}
+
+
+def _candidates(root: Path, name: str, seed: int) -> dict[str, Any]:
+    measures = read_json(root / "candidates" / f"test_{name}.json")
+    row: dict[str, Any] = {"retriever": name, "seed": seed}
+    for kind in ("retrieved", "earlier_and_retrieved"):
+        row |= {f"{kind}: {key}": measures[kind][key] for key in ("recall", "pi_f1_bound")}
+    return row
+
+
+def _types(root: Path, seed: int) -> dict[str, Any]:
+    scores = read_json(root / "types_test.json")
+    return {"seed": seed, **{name: scores[name] for name in ("instances", "majority", "accuracy", "macro_f1")}}

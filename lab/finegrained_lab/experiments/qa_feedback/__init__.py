@@ -1,0 +1,15 @@
+"""Experiments on QA-FEEDBACK, human feedback on real questions."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "SplitFeedback": "split",
+        "MakeIntermediateFeedback": "intermediate",
+        "JudgeFolds": "folds",
+        "RealPolicyTable": "policies",
+        "RewardModelsTable": "reward_models",
+        "SplitQuestions": "questions",
+    },
+)

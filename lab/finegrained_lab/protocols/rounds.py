@@ -1,0 +1,104 @@
+"""The rounds of a run: written as they come, and counted by what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from finegrained_rlhf.core.files import JsonLines
+from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts, ReplyError
+from finegrained_rlhf.personalization.store.records import MemoryLimitError
+
+FAILURES = 0.2
+"""The share of the latest 500 rounds that may go unanswered, unless a run is told otherwise."""
+_MODELS = "the language models of agent and user"
+
+
+class PlayedRound(Protocol):
+    """A record of a round, a dataclass.
+
+    Attributes:
+        unanswered: who gave no reply that can be used, and why: `agent unreadable`; empty where there was none.
+    """
+
+    @property
+    def unanswered(self) -> str:
+        """Who gave no reply that can be used, and why."""
+        ...
+
+
+class Attempt:
+    """A round that may go unanswered.
+
+    Attributes:
+        unanswered: as `PlayedRound.unanswered`.
+        problem: the same in a sentence, which quotes no reply.
+    """
+
+    def __init__(self) -> None:
+        self.unanswered = self.problem = ""
+
+    @contextmanager
+    def answered_by(self, who: str, within: bool = False) -> Iterator[None]:
+        """What a language model is asked for; no reply that can be used ends it, and not the run.
+
+        Args:
+            who: is asked: agent or user.
+            within: whether another one's reply is wanted for which this one is needed: then that ends, too.
+        """
+        try:
+            yield
+        except (ReplyError, MemoryLimitError) as error:
+            if not self.unanswered:
+                outcome = error.outcome if isinstance(error, ReplyError) else Outcome.UNREADABLE
+                self.unanswered, self.problem = f"{who} {outcome}", str(error)
+            if within:
+                raise
+
+
+Played = TypeVar("Played", bound=PlayedRound)
+
+
+class RoundLog(Generic[Played]):
+    """The rounds of a run, each in the file before the next one begins.
+
+    Args:
+        path: FILE, which begins anew.
+        failures: the share of rounds that may go unanswered; more, and more than chance allows, end the run.
+
+    Raises:
+        ConfigError: `failures` is no share.
+    """
+
+    def __init__(self, path: Path, failures: float) -> None:
+        self._counts = OutcomeCounts(failures)
+        self._lines = JsonLines(path)
+        self.rounds: list[Played] = []
+
+    def __enter__(self) -> RoundLog[Played]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
+
+    def keep(self, one: Played) -> None:
+        """Keep and write a round for which no language model was asked."""
+        self.rounds.append(one)
+        self._lines.write(asdict(one))  # type: ignore[call-overload]
+
+    def add(self, one: Played, problem: str = "") -> None:
+        """Keep, write and count a round.
+
+        Args:
+            one: the round.
+            problem: why it is unanswered.
+
+        Raises:
+            FailureBudgetError: too many are.
+        """
+        self.keep(one)
+        self._counts.add([one.unanswered or Outcome.READ])
+        self._counts.check(_MODELS, problem)

@@ -1,0 +1,1 @@
+"""Generated data with an oracle that knows every error; systems never import a world."""

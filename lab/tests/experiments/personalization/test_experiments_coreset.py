@@ -1,0 +1,46 @@
+"""The table of CORESET: every agent a row, the orders beside the paper's, the challenges, curves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from finegrained_lab.experiments.personalization import CoresetTable
+from finegrained_lab.experiments.personalization.coreset import BIOS_SETTINGS
+from finegrained_lab.experiments.personalization.coreset_figures import windowed_curve
+from finegrained_lab.protocols import RunCoreset
+from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, write_json
+
+
+@pytest.mark.slow
+def test_the_table(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    scenarios = ("persistence", "partial", "change", "position", "changes", "mixed", "stray")
+    root = tmp_path / "seed_1"
+    MakeBiosWorld(str(root / "world"), seed=1, conversations=1, turns=6, scenarios=scenarios).run()
+    file = str(root / "world" / "conversations.jsonl")
+    RunCoreset(file, str(root / "run"), BioScript(), progress=False).run()
+    shutil.copytree(root, tmp_path / "seed_2")
+    for seed in (1, 2):
+        settings = dict.fromkeys(BIOS_SETTINGS, 0.5)
+        write_json(tmp_path / f"seed_{seed}" / "experiment.json", {"seed": seed, "settings": settings})
+    table = CoresetTable(str(tmp_path / "t.json"), "a command", str(tmp_path), [1, 2], chosen="Nothing.")
+    table.run()
+    result, page = read_json(tmp_path / "t.json"), (tmp_path / "t.md").read_text()
+    assert len(result["rows"]) == 18 * 2 and (tmp_path / "t.svg").is_file()
+    mixed = read_json(tmp_path / "seed_2/run/summary.json")["figures"]["mixed"]
+    row = next(row for row in result["rows"] if row["system"] == "icl" and row["seed"] == 2)
+    assert row["recall_10"] == mixed["10"]["icl"]["recall"]
+    assert row["precision"] == pytest.approx(sum(mixed[n]["icl"]["precision"] for n in ("3", "10", "20")) / 3)
+    assert len(result["orders"]["1"]) == 16 and result["orders"]["1"][-1] in ("first_document", "most_frequent")
+    by_turn = mixed["10"]["icl"]["by_turn"]
+    mean = sum(by_turn["precision"][:5] + by_turn["recall"][:5]) / 10
+    assert windowed_curve(tmp_path / "seed_2", "mixed", "icl") == {"5": pytest.approx(mean)}
+    assert "Of the 15 pairs of agents" in page and "scratchpad (0.39, 0.65)" in page and "dials of ours" in page
+    write_json(tmp_path / "seed_2/run/summary.json", {"figures": {"mixed": {"3": {}}}})
+    with pytest.raises(DataError, match="no_feedback"):
+        table.run()

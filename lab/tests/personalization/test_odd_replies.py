@@ -1,0 +1,182 @@
+"""A language model of which some replies are odd ends no run; one that gives none ends it in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odd_replies import FORMS, NoGenerator, OddGenerator
+
+from finegrained_lab.protocols import RunCoreset, RunPahf, RunPrelude, ScriptedUser
+from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
+from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
+from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.generation.outcomes import FailureBudgetError, RefusedReplyError
+from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("worlds")
+    MakePahfWorld(str(path / "pahf"), seed=7, users=2, scenes=9, drift=1.0).run()
+    MakeStyleWorld(str(path / "style"), seed=7, contexts=20, foreign=0.0).run()
+    MakeBiosWorld(str(path / "bios"), seed=7, conversations=1, documents=[3], scenarios=["mixed", "position"]).run()
+    return path
+
+
+def pahf(worlds: Path, output: Path, llm: Any, **keys: Any) -> RunPahf:
+    phases = [str(worlds / f"pahf/phase{number}.jsonl") for number in (1, 2, 3, 4)]
+    given: dict[str, Any] = {"user": ScriptedUser(terse=0.0), "iterations": 2, "plots": False, "progress": False}
+    return RunPahf(phases, str(output), llm, **(given | keys))
+
+
+def prelude(worlds: Path, output: Path, llm: Any, **keys: Any) -> RunPrelude:
+    files = [str(worlds / "style/contexts.jsonl"), str(worlds / "style/preferences.json")]
+    given: dict[str, Any] = {"user": StyleReader(), "plots": False, "progress": False}
+    return RunPrelude(*files, str(output), llm, **(given | keys))
+
+
+def coreset(worlds: Path, output: Path, llm: Any, **keys: Any) -> RunCoreset:
+    return RunCoreset(str(worlds / "bios/conversations.jsonl"), str(output), llm, progress=False, **keys)
+
+
+def test_two_in_a_hundred_odd_replies_end_no_phase_of_pahf(
+    worlds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm = OddGenerator(ChoiceScript(noise=0.0, overreach=0.0), every=50)
+    found = pahf(worlds, tmp_path, llm).run()
+    assert set(llm.forms) == set(FORMS)
+    rounds = read_jsonl(tmp_path / "rounds.jsonl")
+    assert len(rounds) == 4 * 18 * 6 and found == read_json(tmp_path / "summary.json")
+    settings = found["settings"].values()
+    assert sum(own["calls"] for own in settings) <= llm.calls
+    assert 0 < sum(own["odd"] for own in settings) <= llm.forms.total()
+    assert sum(own["unanswered"] for own in settings) == sum(bool(one["unanswered"]) for one in rounds) < 10
+    assert all(own["not_learnt"] == 0 for own in settings) and found["unchanged_in_tests"]
+    assert found["settings"]["both"]["phase2"]["success"][0] > 0.9
+    assert " odd " in (printed := capsys.readouterr().out) and " unanswered " in printed
+
+
+def test_odd_replies_end_no_agent_of_prelude(worlds: Path, tmp_path: Path) -> None:
+    llm = OddGenerator(StyleWriter(slips=0.0, misreads=0.0, notices=1.0), every=10)
+    found = prelude(worlds, tmp_path, llm).run()
+    assert len(read_jsonl(tmp_path / "rounds.jsonl")) == 8 * 20
+    assert all(own["rounds"] == 20 and own["not_learnt"] == 0 for own in found.values())
+    assert sum(own["odd"] for own in found.values()) > 3
+    assert found["oracle"]["cost"] == 0 < found["no_learning"]["cost"]
+
+
+def test_odd_replies_end_no_conversation(worlds: Path, tmp_path: Path) -> None:
+    llm = OddGenerator(BioScript(), every=20)
+    found = coreset(worlds, tmp_path, llm).run()
+    assert set(llm.forms) == set(FORMS)
+    turns = read_jsonl(tmp_path / "turns.jsonl")
+    unanswered = [one for one in turns if one["unanswered"]]
+    assert 0 < len(unanswered) < 15 and all(one["answers"] == [] and one["precision"] == 0.0 for one in unanswered)
+    figures = found["figures"]["mixed"]["3"]
+    assert sum(own["odd"] for own in figures.values()) > 10 and figures["oracle"]["unanswered"] == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "good", "file"),
+    [(pahf, ChoiceScript(), "rounds.jsonl"), (coreset, BioScript(), "turns.jsonl")],
+)
+def test_no_reply_at_all_ends_a_run_and_is_not_kept(
+    worlds: Path, tmp_path: Path, make: Any, good: Any, file: str
+) -> None:
+    keys = {"answers": str(tmp_path / "answers.sqlite"), "failures": 0.1}
+    bad = NoGenerator()
+    with pytest.raises(FailureBudgetError, match=r"^failures=0\.1: .*agent unreadable") as raised:
+        make(worlds, tmp_path / "run", bad, **keys).run()
+    assert "\n" not in str(raised.value)
+    played = [one for one in read_jsonl(tmp_path / "run" / file) if one["unanswered"]]
+    assert 0 < len(played) < 5 and not (tmp_path / "run/summary.json").exists()
+    assert {one["unanswered"] for one in played} == {"agent unreadable"}
+
+    class Good:
+        identity = bad.identity
+
+    meter = MeteredGenerator(good)
+    Good.generate = staticmethod(meter.generate)  # type: ignore[attr-defined]
+    found = make(worlds, tmp_path / "run", Good(), **keys).run()  # the same command, a model that answers
+    whole = make(worlds, tmp_path / "other", good).run()
+    assert meter.expense.calls > 0 and found == whole
+
+
+class SilentUser(ScriptedUser):
+    """A user whose language model refuses some answers and remarks."""
+
+    def answer(self, scene: Any, question: str, phase: int) -> str:
+        if int(scene.id[-1]) % 2:
+            raise RefusedReplyError("the service will not answer")
+        return super().answer(scene, question, phase)
+
+    def correct(self, scene: Any, option: str, phase: int) -> str:
+        return self.answer(scene, "", phase)
+
+
+def test_a_user_who_says_nothing_is_the_outcome_of_a_round(worlds: Path, tmp_path: Path) -> None:
+    llm = ChoiceScript(noise=0.0, overreach=0.0)
+    keys = {"user": SilentUser(terse=0.0), "feedback": ["post", "both"], "failures": 1.0}
+    found = pahf(worlds, tmp_path, llm, **keys).run()
+    rounds = read_jsonl(tmp_path / "rounds.jsonl")
+    silent = [one for one in rounds if one["unanswered"]]
+    assert {one["unanswered"] for one in silent} == {"user refused"} and not any(one["correct"] for one in silent)
+    asked = [one for one in silent if one["setting"] == "both"]
+    assert asked and all(one["option"] == "" for one in asked)  # it was asked before it acted
+    assert all(one["option"] and not one["given"] for one in silent if one["setting"] == "post")
+    assert found["settings"]["both"]["unanswered"] == len(asked)
+
+
+def test_rounds_without_a_draft_or_an_edit_have_no_cost(worlds: Path, tmp_path: Path) -> None:
+    class Refuses(StyleWriter):
+        def generate(self, prompt: str, schema: Any = None) -> Any:
+            if "examples" in prompt or len(prompt) % 5 == 0:
+                raise RefusedReplyError("the service will not answer")
+            return super().generate(prompt, schema)
+
+    class Silent(StyleReader):
+        def edit(self, context: str, preference: str, draft: str) -> str:
+            if len(draft) % 3 == 0:
+                raise RefusedReplyError("the service will not answer")
+            return super().edit(context, preference, draft)
+
+    found = prelude(worlds, tmp_path, Refuses(), user=Silent(), agents=["no_learning"], failures=1.0).run()
+    rounds = read_jsonl(tmp_path / "rounds.jsonl")
+    silent = [one for one in rounds if one["unanswered"]]
+    assert {one["unanswered"] for one in silent} == {"agent refused", "user refused"}
+    assert all((one["distance"], one["normalised"], one["edited"]) == (0, 1.0, "") for one in silent)
+    assert all(one["draft"] == "" for one in silent if one["unanswered"] == "agent refused")
+    own = found["no_learning"]
+    assert own["unanswered"] == len(silent) and own["odd"] == sum(one["unanswered"][0] == "a" for one in silent)
+    assert own["untouched"] * len(rounds) == sum(one["distance"] == 0 and not one["unanswered"] for one in rounds)
+
+
+def test_what_could_not_be_learnt_from_is_caught_up(worlds: Path, tmp_path: Path) -> None:
+    """The first time that a remark is filed it cannot be read, whatever the try; later it can."""
+    failed: set[str] = set()
+
+    class Late(ChoiceScript):
+        def generate(self, prompt: str, schema: Any = None) -> Any:
+            made = super().generate(prompt, schema)
+            begin = prompt.partition("</data>")[0]
+            if '"salient"' in made.text and (begin not in failed or "could not be used" in prompt):
+                failed.add(begin)
+                return type(made)("Sorry.", made.tokens_in, made.tokens_out)
+            return made
+
+    found = pahf(worlds, tmp_path, Late(noise=0.0, overreach=0.0), feedback=["post"], failures=0.0).run()
+    own = found["settings"]["post"]
+    assert failed and own["not_learnt"] == 0 == own["unanswered"] and own["odd"] >= 3 * len(failed)
+    assert own["calls"] > sum(one["calls"] for one in read_jsonl(tmp_path / "rounds.jsonl"))  # the catching up, too
+    assert own["phase2"]["success"][0] > 0.7
+
+
+@pytest.mark.parametrize("make", [pahf, prelude, coreset])
+def test_budgets_that_are_refused(worlds: Path, tmp_path: Path, make: Any) -> None:
+    for failures in (-0.1, 1.1, "some"):
+        with pytest.raises(ConfigError, match="failures"):
+            make(worlds, tmp_path, ChoiceScript(), failures=failures)
