@@ -234,6 +234,14 @@ class Place(NamedTuple):
         return next((mark for mark in markers(self.setting.annotation) if isinstance(mark, kind)), None)
 
     @property
+    def meaning(self) -> str:
+        """What the documentation of its class says of it, and what its annotation does."""
+        range_ = " and ".join(str(mark) for mark in markers(self.setting.annotation) if isinstance(mark, Bound))
+        may = "may change on resume" if self.mark(Harmless) is not None else ""
+        said = "; ".join(filter(None, (range_, may)))
+        return f"{self.setting.documentation} ({said})".lstrip() if said else self.setting.documentation
+
+    @property
     def is_harmless(self) -> bool:
         """Whether a run may go on with another value."""
         return self.mark(Harmless) is not None or self.mark(Writes) is not None
