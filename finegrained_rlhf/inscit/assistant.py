@@ -21,7 +21,7 @@ from finegrained_rlhf.inscit.data.passages import corpus_evidence
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, ResponseType
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 from finegrained_rlhf.inscit.reader.targets import ReaderReply, read_joint, with_type
-from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
+from finegrained_rlhf.inscit.search.queries import EvidenceQuery, evidence_query
 from finegrained_rlhf.inscit.types.instances import evidence_text_of
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.retrieval.protocol import Retriever
@@ -99,7 +99,6 @@ class AssistantSettings:
     segmenter: str = "rules"
 
     def __post_init__(self) -> None:
-        check_evidence_query(self.query)
         for name in ("passages", "max_prompt_tokens", "max_new_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.report.elements.html import number
 from finegrained_rlhf.report.elements.text_table import print_table
 from finegrained_rlhf.report.pages.compare import measures_by_group, names_of
@@ -27,7 +28,7 @@ class Compare:
         runs: two or more run directories.
     """
 
-    def __init__(self, runs: str | Sequence[str]) -> None:
+    def __init__(self, runs: InputFile | Sequence[InputFile]) -> None:
         self.paths = [Path(path) for path in ([runs] if isinstance(runs, str) else runs)]
 
     def run(self) -> None:

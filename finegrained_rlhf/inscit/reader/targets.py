@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.inscit.data.records import CLARIFICATION, DIRECT, NOTHING, RELEVANT, ResponseType
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 
@@ -43,12 +42,6 @@ class ReaderReply:
     unknown: int = 0
     repeated: int = 0
     answered: bool = True
-
-
-def check_reader_task(task: str) -> None:
-    """Raise ConfigError where a task is neither `joint` nor `response`."""
-    if task not in get_args(ReaderTask):
-        raise ConfigError(f"task: expected joint or response, got {task!r}")
 
 
 def joint_target(response: str, evidence: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from finegrained_lab.worlds.inscit.grammar import read_statements
 from finegrained_lab.worlds.inscit.oracle import JUDGED_MEASURES, InscitOracle, OracleJudgement
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.inscit.reader.targets import ReaderReply, read_joint
 from finegrained_rlhf.rewards.protocol import BaseScorer
@@ -141,7 +142,7 @@ def _honest(judgement: OracleJudgement) -> float:
 
 
 @dataclass(frozen=True)
-class InscitWorldMonitor:
+class InscitWorldMonitor(Settings):
     """What is true of what a reader says, beside its reward; satisfies `inference.monitor.ResponseMonitor`.
 
     Attributes:
