@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.tools.potato.tasks import ShownText
+from finegrained_rlhf.annotation.tools.potato.tool import ShownText
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json

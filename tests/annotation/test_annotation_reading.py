@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from finegrained_rlhf.annotation.adjudication.adjudicate import Adjudicate
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import annotations_of, write_annotations
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.reading.rules import Imported, import_export
+from finegrained_rlhf.annotation.reading.read import Imported, ReadAnnotations, import_export
 from finegrained_rlhf.annotation.reading.spans import disjoint, located, utf16_offsets
 from finegrained_rlhf.annotation.tools.registry import TOOLS, tool_named
 from finegrained_rlhf.core.errors import DataError
