@@ -22,7 +22,7 @@ from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 from finegrained_rlhf.inscit.reader.targets import ReaderReply, read_joint, with_type
 from finegrained_rlhf.inscit.search.queries import EvidenceQuery, evidence_query
-from finegrained_rlhf.inscit.types.instances import evidence_text_of
+from finegrained_rlhf.inscit.types import evidence_text_of
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.retrieval.protocol import Retriever
 from finegrained_rlhf.text.chat import PromptConfig

@@ -14,8 +14,7 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.kinds.pairwise import PairKind
-from reward_models.labels.completeness import Matching, completeness
-from reward_models.labels.pairs import PairSet, pair_set
+from reward_models.labels import Matching, PairSet, completeness, pair_set
 
 PROGRESS_DELAY_S = 2.0
 """A progress bar appears when the work takes longer than this."""

@@ -16,7 +16,7 @@ from annotation_toy import ANSWER, OTHER, export, item, items_of, project, recor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finegrained_rlhf.annotation.adjudication.adjudicate import Adjudicate
+from finegrained_rlhf.annotation.adjudication import Adjudicate
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import annotations_of, write_annotations
 from finegrained_rlhf.annotation.reading.read import Imported, ReadAnnotations, import_export

@@ -20,7 +20,7 @@ from finegrained_rlhf.personalization import (
     ModelConflicts,
     SourceDocument,
 )
-from finegrained_rlhf.personalization.prompts.asking import fenced_data
+from finegrained_rlhf.personalization.prompts import fenced_data
 from finegrained_rlhf.personalization.selection.coresets import (
     CoresetSelection,
     greedy_coreset,

@@ -21,7 +21,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_text
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
-from finegrained_rlhf.feedback.labels.segments import SegmentRule
+from finegrained_rlhf.feedback.labels import SegmentRule
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join

@@ -1,13 +1,10 @@
-"""A feedback record as the JSON object of its file, and back.
-
-A broken object raises `DataError` with the field.
-"""
+"""The columns of a `datasets.Dataset` of prompt or feedback records: only what the rows hold."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.checks import as_list, get_field, require, require_text, text_list
 from finegrained_rlhf.dialogue.records import Passage
@@ -21,6 +18,10 @@ from finegrained_rlhf.feedback.records import (
     feedback_key,
     ranking_preferences,
 )
+
+if TYPE_CHECKING:
+    import datasets
+
 
 _PREDICTION, _NUMBERED = re.compile(r"prediction [0-9]+"), re.compile(r"feedback [0-9]+")
 
@@ -196,3 +197,39 @@ def _whole_number(value: Any, field: str) -> int:
 def _whole_numbers(value: Any, field: str) -> tuple[int, ...]:
     require(isinstance(value, list), f"expected a list of whole numbers, got {type(value).__name__}", field)
     return tuple(_whole_number(item, f"{field}[{i}]") for i, item in enumerate(value))
+
+
+def dataset_features(rows: Sequence[Mapping[str, Any]]) -> datasets.Features:
+    """The type of every column: of what the rows hold, with one type for what only some of them hold."""
+    import datasets
+
+    text, number = datasets.Value("string"), datasets.Value("int64")
+    if "answer" in rows[0]:
+        passage = {"content": text, "wikipage": text}
+        return datasets.Features({"id": text, "text": text, "answer": [text], "passages": [passage], "question": text})
+    missing = {"error type": text, "passage_id": number, "sentence_id": [number], "annotators": [text]}
+    error = {"error type": text, "explanation": text, "start": number, "end": number}
+    error |= {"evidence": [{"passage_id": number, "sentence_id": [number]}], "annotators": [text]}
+    feedback = {"errors": [error], "missing-info": [missing], "corrected-prediction": text}
+    feedback |= {"annotators": [text], "dropped": [error]}
+    known = {"question": text, "passages": [[text]], "gold": text, "preference": [number], "id": text}
+    features: dict[str, Any] = {}
+    for name in dict.fromkeys(key for row in rows for key in row):
+        held = [row[name] for row in rows if name in row]
+        if name.startswith("feedback"):
+            features[name] = {key: _narrowed(kind, [h.get(key) for h in held]) for key, kind in feedback.items()}
+            features[name] = {key: kind for key, kind in features[name].items() if kind is not None}
+        else:
+            features[name] = known.get(name, text)
+    return datasets.Features(features)
+
+
+def _narrowed(kind: Any, held: Sequence[Any]) -> Any:
+    """A column's type without the keys that no row holds; None where no row holds the column."""
+    if all(value is None for value in held):
+        return None
+    if not (isinstance(kind, list) and isinstance(kind[0], dict)):
+        return kind
+    items = [item for value in held for item in value or []]
+    optional = ("evidence", "annotators")
+    return [{k: v for k, v in kind[0].items() if k not in optional or any(k in item for item in items)}]

@@ -1,8 +1,4 @@
-"""Labels of the segments of an answer, from the spans that people marked in it.
-
-Which error types are whose is in `reward_models/kinds/`. Source: thesis app. D and
-tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original code.
-"""
+"""Spans that a model suggests to the people who annotate."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.records import Feedback, SpanError
 from finegrained_rlhf.feedback.taxonomy import Category, Density, Taxonomy
@@ -182,3 +179,27 @@ class SegmentRule:
             return made
         every = usable_errors(text, (*feedback.errors, *feedback.dropped), self.errors, self.min_words)
         return replace(made, agreement=annotator_agreement(text, made, every, feedback.annotators))
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A span that a model suggests.
+
+    Attributes:
+        start: character offset in the marked answer.
+        end: after the last character.
+        error_type: of the taxonomy.
+        score: how sure the model is, in [0, 1]; None for a model that does not say.
+        model_version: which model.
+    """
+
+    start: int
+    end: int
+    error_type: str
+    score: float | None
+    model_version: str
+
+    def __post_init__(self) -> None:
+        require(0 <= self.start < self.end, f"expected 0 <= start < end, got {self.start} and {self.end}", "start")
+        sure = self.score is None or 0 <= self.score <= 1
+        require(sure, f"expected 0 to 1, got {self.score}", "score")
