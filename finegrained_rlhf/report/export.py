@@ -15,8 +15,7 @@ import yaml
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import atomic_directory, read_json
-from finegrained_rlhf.core.hub.names import data_set_name, model_name
-from finegrained_rlhf.core.hub.snapshots import is_offline
+from finegrained_rlhf.core.hub import data_set_name, is_offline, model_name
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.report.runs.settings import moving_words
 from finegrained_rlhf.runtime.directory.lock import LOCK_FILE

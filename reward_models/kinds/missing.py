@@ -1,7 +1,7 @@
 """Models of missing information: `completeness`, how much of what was asked does the answer give?
 
 The model reads question, passages and the whole answer; it learns from pairs that are bootstrapped from the human
-corrections (`labels/completeness.py`). Source: thesis ch. 6 and app. D.
+corrections (`labels.py`). Source: thesis ch. 6 and app. D.
 """
 
 from __future__ import annotations

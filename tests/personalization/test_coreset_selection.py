@@ -21,7 +21,7 @@ from finegrained_rlhf.personalization import (
     SourceDocument,
 )
 from finegrained_rlhf.personalization.prompts import fenced_data
-from finegrained_rlhf.personalization.selection.coresets import (
+from finegrained_rlhf.personalization.selection import (
     CoresetSelection,
     greedy_coreset,
     largest_coreset,

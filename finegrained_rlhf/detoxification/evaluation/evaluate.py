@@ -18,7 +18,7 @@ from finegrained_rlhf.detoxification.evaluation.perplexity import LARGEST, Judge
 from finegrained_rlhf.inference.evaluate import outputs_of, unencoded_prompts
 from finegrained_rlhf.inference.generate import open_generator
 from finegrained_rlhf.inference.generator import Answering, Response, respond
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.inference.measure import repeated_share
 from finegrained_rlhf.inference.monitor import oracle_rates
 from finegrained_rlhf.metrics.functions import perplexity_of

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError, ModelError
-from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.core.hub import place_of_model
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.encoders.towers import TextTower, TwoTowers

@@ -12,7 +12,7 @@ import torch
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary

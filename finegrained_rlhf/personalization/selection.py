@@ -5,9 +5,9 @@ Source: Sun et al., *Resolving Ambiguity through Personalization in Multi-turn L
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
@@ -17,7 +17,127 @@ from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
 from finegrained_rlhf.personalization.prompts import ask_for
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
-from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument, documents_left
+
+
+@dataclass(frozen=True)
+class FeedbackRemark:
+    """A remark f_t, in which a user states something about what they have in mind.
+
+    Attributes:
+        text: in the user's words.
+        attribute: which fact it states, such as `birthday`; empty where nobody has read it so far.
+        value: of the attribute; empty likewise.
+    """
+
+    text: str
+    attribute: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class SourceDocument:
+    """A document d about one entity.
+
+    Attributes:
+        id: unique among those that are given together.
+        text: what a language model reads.
+        facts: value by attribute, as a table has them; empty where there is none. No prompt has them.
+    """
+
+    id: str
+    text: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def documents_left(
+    documents: Sequence[SourceDocument], remarks: Sequence[FeedbackRemark]
+) -> tuple[SourceDocument, ...]:
+    """D|s: the documents whose facts are those that every remark of s states, in their order."""
+    return tuple(one for one in documents if all(one.facts.get(remark.attribute) == remark.value for remark in remarks))
+
+
+T = TypeVar("T")
+HasConflict = Callable[[Sequence[T], T], bool]
+"""Whether a remark contradicts those that were chosen (the oldest first)."""
+LARGEST_EXACT = 16
+"""Remarks among which the largest set is looked for, the newest: there are 2^(n−1) sets with the newest one."""
+
+
+@dataclass(frozen=True)
+class CoresetSelection:
+    """What was chosen of n remarks.
+
+    Attributes:
+        chosen: places in the list, from 0, in ascending order.
+        satisfiable: whether the newest remark is without conflict by itself; True where there is no remark. Where it is
+            False, no set with the newest remark is consistent: `recency_coreset` and `largest_coreset` choose nothing,
+            and `greedy_coreset` what it finds among the older ones.
+    """
+
+    chosen: tuple[int, ...]
+    satisfiable: bool = True
+
+
+def recency_coreset(remarks: Sequence[T], has_conflict: HasConflict[T]) -> CoresetSelection:
+    """Algorithm 1: the longest run up to the newest remark that has no conflict.
+
+    Args:
+        remarks: f_1 to f_n, the oldest first.
+        has_conflict: of a remark with those after it.
+    """
+    begin = len(remarks)
+    for i in reversed(range(len(remarks))):
+        if has_conflict(remarks[begin:], remarks[i]):
+            break
+        begin = i
+    return CoresetSelection(tuple(range(begin, len(remarks))), begin < len(remarks) or not remarks)
+
+
+def greedy_coreset(remarks: Sequence[T], has_conflict: HasConflict[T]) -> CoresetSelection:
+    """Algorithm 2 as printed: from the newest to the oldest, every remark that does not contradict what was chosen.
+
+    Args:
+        remarks: f_1 to f_n, the oldest first.
+        has_conflict: of a remark with those chosen so far.
+    """
+    chosen: list[int] = []
+    for i in reversed(range(len(remarks))):
+        if not has_conflict([remarks[j] for j in chosen], remarks[i]):
+            chosen.insert(0, i)
+    return CoresetSelection(tuple(chosen), not remarks or len(remarks) - 1 in chosen)
+
+
+def largest_coreset(remarks: Sequence[T], has_conflict: HasConflict[T], limit: int = LARGEST_EXACT) -> CoresetSelection:
+    """Exactly max |s| over consistent s with the newest remark; of equally large ones the most recent.
+
+    A set is consistent where none of its remarks contradicts those of it that are newer. Of two sets of one size, that
+    with the newer remark at the first place where they differ, from the newest on, is taken.
+
+    Args:
+        remarks: f_1 to f_n, the oldest first.
+        has_conflict: of a remark with newer ones.
+        limit: the newest so many are looked at, since there may be 2^(limit − 1) questions.
+    """
+    if not remarks:
+        return CoresetSelection(())
+    oldest = max(0, len(remarks) - limit)
+    best: tuple[int, ...] = ()
+
+    def visit(i: int, chosen: tuple[int, ...]) -> None:
+        nonlocal best
+        if len(chosen) + i + 1 - oldest <= len(best):
+            return
+        if i < oldest:
+            best = chosen
+            return
+        if not has_conflict([remarks[j] for j in chosen], remarks[i]):
+            visit(i - 1, (i, *chosen))
+        if i < len(remarks) - 1:
+            visit(i - 1, chosen)
+
+    visit(len(remarks) - 1, ())
+    return CoresetSelection(best, bool(best))
+
 
 _VERDICT = ReplySchema({"conflict": Choice(("yes", "no"))})
 

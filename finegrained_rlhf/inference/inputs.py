@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,38 @@ from finegrained_rlhf.text.templates import context_text, conversation_text, evi
 
 if TYPE_CHECKING:
     from finegrained_rlhf.models.policy import Policy
+
+
+STANDARD_INPUT = "-"
+"""The `input` that means standard input."""
+
+
+def read_inputs(source: DataName | Path) -> list[PromptInput]:
+    """Prompts, in order.
+
+    Args:
+        source: a prompt file or a data set of the Hub (`feedback.prompt_files.PromptSource`), or `-` for standard
+            input, where every line that is not blank is a prompt.
+
+    Raises:
+        DataError: the source is missing, damaged or empty, a record has no prompt, or an id occurs twice.
+    """
+    return _from_lines(_standard_input()) if str(source) == STANDARD_INPUT else read_prompt_file(source)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file="standard input") from None
+
+
+def _from_lines(text: str) -> list[PromptInput]:
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    items = [PromptInput(f"line-{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not items:
+        raise DataError("holds no text, expected one prompt a line", file="standard input")
+    return items
 
 
 @dataclass(frozen=True)
@@ -203,7 +236,7 @@ def encode_inputs(
 ) -> list[Prompt]:
     """Prompts as the policy reads them: texts by `encode_prompts`, conversations by the chat template.
 
-    With `prompt.fusion` they are read in pieces instead (`inputs/fusion.py`).
+    With `prompt.fusion` they are read in pieces instead (`fused_prompts`).
 
     What a chat template was put around has the conversation as `messages` in its metadata. Where such a prompt is too
     long, the end of its last message is cut off; what the template writes stays. Without a template a conversation of

@@ -1,19 +1,102 @@
-"""Constraints: a component's mean must reach a threshold, and a dual variable raises its weight until it does.
-
-The dual variable is part of the checkpoint.
-"""
+"""What moves a component's weight: schedules and dual variables by step, gates by response."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+from finegrained_rlhf.core.checks import is_number
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above
+from finegrained_rlhf.core.records import SegmentScores
 from finegrained_rlhf.rewards.aggregation import ResponseValue, response_value
 from finegrained_rlhf.rl.stats import Reduce
+
+Interpolation = Literal["linear", "constant"]
+
+
+@dataclass(frozen=True)
+class WeightSchedule(Settings):
+    """The weight with which a component is trained, by training step; nothing is scheduled without `steps`.
+
+    Between steps s_i and s_{i+1} the weight is w_i + (w_{i+1} − w_i) · (s − s_i) / (s_{i+1} − s_i) (`linear`) or w_i
+    (`constant`); before the first step it is the first weight, from the last step on the last.
+
+    Attributes:
+        steps: training steps, counted from 1, increasing; 0 may stand for the start.
+        weights: the weight at each.
+        interpolation: what holds between two steps: `linear` or `constant`.
+    """
+
+    steps: Sequence[int] = ()
+    weights: Sequence[float] = ()
+    interpolation: Interpolation = "linear"
+
+    def __post_init__(self) -> None:
+        steps, weights = list(self.steps), list(self.weights)
+        if len(steps) != len(weights):
+            raise ConfigError(f"reward.schedule: one weight a step is needed, got {len(steps)} steps and {weights}")
+        valid = all(isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in steps)
+        if not valid or steps != sorted(set(steps)):
+            raise ConfigError(f"reward.schedule: steps must be whole numbers from 0 that increase, got {steps}")
+        for weight in weights:
+            if not is_number(weight):
+                raise ConfigError(f"reward.schedule: weights must be finite numbers, got {weight!r}")
+
+    @property
+    def active(self) -> bool:
+        """True when there is anything to follow."""
+        return bool(self.steps)
+
+    def weight_at(self, step: int) -> float:
+        """The weight of a training step, from 1; only where the schedule is active."""
+        after = bisect_right(self.steps, step)
+        if after == 0:
+            return float(self.weights[0])
+        begin, weight = self.steps[after - 1], float(self.weights[after - 1])
+        if after == len(self.steps) or self.interpolation == "constant":
+            return weight
+        return weight + (self.weights[after] - weight) * (step - begin) / (self.steps[after] - begin)
+
+
+@dataclass(frozen=True)
+class RewardGate(Settings):
+    """When a component counts; always without `by`.
+
+    Hierarchical rewards as in ALaRM (Lai et al., 2024, arXiv 2403.06754, section 3.1), where a component is added only
+    if the holistic reward of the response passes a threshold. A closed gate takes the component out of the response
+    as a whole, all of its segments: w · 1[v ≥ at_least], with v the other component's value of the response. What the
+    scorer of the other gave decides (raw, an empty response as `empty` says), whatever its weight or its own gate.
+
+    Attributes:
+        by: the component that decides.
+        at_least: the smallest value of a response at which the gate is open, in the unit of `by`; needed with it.
+        of: `mean` or `sum` of the values of the response's segments; 0 where it has none.
+    """
+
+    by: str | None = None
+    at_least: float | None = None
+    of: ResponseValue = "mean"
+
+    def __post_init__(self) -> None:
+        if (self.by is None) != (self.at_least is None):
+            raise ConfigError(f"reward.gates: by and at_least belong together, got {self.by!r} and {self.at_least!r}")
+
+    @property
+    def active(self) -> bool:
+        """True when another component decides."""
+        return self.by is not None
+
+    def opens(self, scores: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
+        """Whether the gate is open in each of R responses, by the raw scores of all components; None without `by`."""
+        if self.by is None or self.at_least is None:
+            return None
+        return tuple(response_value(row, self.of) >= self.at_least for row in scores[self.by].values)
+
 
 _RECENT = 20
 """Steps whose mean says at the end of a run whether a constraint is met."""

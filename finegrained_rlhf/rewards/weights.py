@@ -7,7 +7,7 @@ from typing import Any
 
 from finegrained_rlhf.core.records import SegmentScores
 from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.rewards.moving.constraints import DualVariable
+from finegrained_rlhf.rewards.moving import DualVariable
 from finegrained_rlhf.rl.stats import Reduce
 
 
