@@ -1,4 +1,5 @@
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seldom import seldom
 
 from finegrained_lab.experiments.dialki.lexical import lexical_passage, lexical_span
 from finegrained_lab.worlds.dialogue import lexicon
