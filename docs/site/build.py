@@ -82,7 +82,7 @@ def write_api(to: Path, only: Collection[str] | None = None) -> list[dict[str, A
 
 
 def site_configuration(pages: Path, site: Path, *, only: Collection[str] | None = None) -> dict[str, Any]:
-    """The settings of mkdocs with the API in the navigation.
+    """The settings of mkdocs with the API at the end of the navigation, folded.
 
     Args:
         pages: directory of the pages.
@@ -92,7 +92,8 @@ def site_configuration(pages: Path, site: Path, *, only: Collection[str] | None 
     """
     config: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mkdocs.yml").read_text(encoding="utf-8"))
     config.update(docs_dir=str(pages), site_dir=str(site))
-    config["nav"].append({"API": write_api(pages, only)})
+    (*_, behind) = config["nav"][-1].values()
+    behind.append({"API": write_api(pages, only)})
     if only is not None:
         config["plugins"] = [plugin for plugin in config["plugins"] if plugin not in ("search", "offline")]
     _handler(config)["paths"] = [str(ROOT)]

@@ -60,7 +60,7 @@ class _Scored:
     def __init__(self, reward: DenseReward, eos_ids: Sequence[int]) -> None:
         self._reward, self._eos_ids = reward, set(eos_ids)
         self._call: _Call | None = None
-        self._found: Mapping[str, list[float]] = {}
+        self._rewards: Mapping[str, list[float]] = {}
 
     def component(self, name: str) -> TRLFunction:
         def function(
@@ -89,9 +89,9 @@ class _Scored:
             ended = [any(int(i) in self._eos_ids for i in row) for row in completion_ids] if self._eos_ids else None
         call = (prompt_rows, texts, lengths, ended)
         if call != self._call:
-            self._found = self._reward.of_responses(prompt_rows, texts, lengths=lengths, ended=ended)
+            self._rewards = self._reward.of_responses(prompt_rows, texts, lengths=lengths, ended=ended)
             self._call = call
-        return self._found
+        return self._rewards
 
 
 def _named(name: str, function: TRLFunction) -> TRLFunction:

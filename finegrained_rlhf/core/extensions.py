@@ -71,10 +71,10 @@ def extensions() -> tuple[Extension, ...]:
         for entry in distribution.entry_points
         if entry.group == GROUP
     }
-    found = {name: _spec(name) for name in sorted(names)}
+    specs = {name: _spec(name) for name in sorted(names)}
     return tuple(
         Extension(name, Path(spec.submodule_search_locations[0]))
-        for name, spec in found.items()
+        for name, spec in specs.items()
         if spec is not None and spec.submodule_search_locations
     )
 

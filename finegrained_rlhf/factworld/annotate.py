@@ -67,8 +67,8 @@ def mislabel(judgement: Judgement, noise: float, rng: random.Random) -> Judgemen
                 pieces[i] = replace(pieces[i], c2=None)
         else:
             pieces[inside[0]] = replace(pieces[inside[0]], c2="Wrong-Grounding")
-    given = tuple(state != (rng.random() < FACT_RATE * noise) for state in judgement.given)
-    return replace(judgement, sub_sentences=tuple(pieces), given=given)
+    covered = tuple(state != (rng.random() < FACT_RATE * noise) for state in judgement.given)
+    return replace(judgement, sub_sentences=tuple(pieces), given=covered)
 
 
 def prefer(judgements: Sequence[Judgement]) -> tuple[int, ...]:
@@ -146,16 +146,16 @@ class AnnotateFactWorld:
         annotator = Annotator(self.noise, self.seed)
         segmenter = SpacySegmenter(self.segmenter)
         records = read_outputs(self.input)
-        whole = [record for record in records if all(text.strip() for text in record.outputs)]
-        if not whole:
+        answered = [record for record in records if all(text.strip() for text in record.outputs)]
+        if not answered:
             raise DataError("every question has an empty output: there is nothing to annotate", file=self.input)
         feedback = []
-        for record in tqdm(whole, desc="annotating", unit="question", delay=2.0):
+        for record in tqdm(answered, desc="annotating", unit="question", delay=2.0):
             try:
                 feedback.append(annotate(record, annotator, segmenter))
             except DataError as error:
                 raise error.at(file=self.input) from None
         write_feedback(self.output, feedback)
-        left_out = len(records) - len(whole)
+        left_out = len(records) - len(answered)
         note = f" ({left_out} left out: an output is empty)" if left_out else ""
         print(f"{len(feedback)} annotated questions -> {self.output}{note}")

@@ -1,7 +1,4 @@
-"""What every generated world does alike: splits of given sizes from a seed, written as files that a manifest seals.
-
-Knows sizes, seeds, file names and the manifest. Knows no question, no dialogue and no oracle.
-"""
+"""What every generated world does alike: splits of given sizes from a seed, written as files that a manifest seals."""
 
 from __future__ import annotations
 
@@ -114,6 +111,6 @@ def _listed(manifest: Path) -> set[str]:
     Raises:
         DataError: it is not JSON.
     """
-    found = read_json(manifest) if manifest.is_file() else {}
-    files = found.get("files") if isinstance(found, dict) else None
+    listed = read_json(manifest) if manifest.is_file() else {}
+    files = listed.get("files") if isinstance(listed, dict) else None
     return {name for name in files if Path(name).name == name} if isinstance(files, dict) else set()

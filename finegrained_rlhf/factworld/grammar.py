@@ -8,9 +8,8 @@
     asked    = "the" ATTRIBUTE { ("," | "and") "the" ATTRIBUTE } "of" ENTITY
 
 ATTRIBUTE, ENTITY and VALUE are one word each; letter case does not matter. A passage sentence is a sentence of one
-clause; a passage may hold other sentences, which state no fact. Any text is an answer: what is no clause is found to
-be none. A question of the second form is open: it also asks for what is auxiliary to the attributes that it names.
-Knows words and offsets; does not know what is true.
+clause; a passage may hold other sentences, which state no fact. Any text is an answer: what is no clause is found to be
+none. A question of the second form is open: it also asks for what is auxiliary to the attributes that it names.
 """
 
 from __future__ import annotations

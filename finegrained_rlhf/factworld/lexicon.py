@@ -1,7 +1,6 @@
 """The words of FactWorld.
 
-Knows every attribute, value and entity name and the sentences they stand in. Knows nothing of passages, errors or
-models. Word lists of two attributes never share a word, so a value tells its attribute.
+Word lists of two attributes never share a word, so a value tells its attribute.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ def sentence(clauses: Sequence[str]) -> str:
 def auxiliary_to(attributes: Sequence[str]) -> tuple[str, ...]:
     """The auxiliary attributes of `attributes`, in their order, that are none of them; letter case does not matter."""
     names = [attribute.casefold() for attribute in attributes]
-    found = (AUXILIARY[name] for name in names if name in AUXILIARY)
-    return tuple(dict.fromkeys(attribute for attribute in found if attribute not in names))
+    auxiliary = (AUXILIARY[name] for name in names if name in AUXILIARY)
+    return tuple(dict.fromkeys(attribute for attribute in auxiliary if attribute not in names))
 
 
 def entity_question(attributes: Sequence[str], entity: str, is_open: bool = False) -> str:

@@ -1,6 +1,6 @@
 """Making a world's files: prompts, demonstrations and the facts behind them.
 
-Knows file names and split sizes. Every split has passages of its own.
+Every split has passages of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""FactWorld's oracle as the evaluation sees it: counts of true errors of any answer.
-
-Knows the oracle and the names of the rates. Knows no policy, no reward model and no file.
-"""
+"""FactWorld's oracle as the evaluation sees it: counts of true errors of any answer."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Judgement:
     @property
     def missing(self) -> tuple[Fact, ...]:
         """The asked facts that the answer does not give."""
-        return tuple(fact for fact, given in zip(self.asked, self.given, strict=True) if not given)
+        return tuple(fact for fact, covered in zip(self.asked, self.given, strict=True) if not covered)
 
     @property
     def errors(self) -> int:

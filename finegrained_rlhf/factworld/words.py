@@ -1,7 +1,4 @@
-"""What the lexicons of all worlds share: word lists by name.
-
-Knows text. Knows no world's words.
-"""
+"""What the lexicons of all worlds share: word lists by name."""
 
 from __future__ import annotations
 

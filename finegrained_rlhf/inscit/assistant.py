@@ -155,14 +155,14 @@ class Assistant:
         candidates = self._candidates(dialogue, before)
         known = {passage.id: passage for passage in candidates}
         if self.identifier is None:
-            reply = self._said(dialogue, candidates, joint=True)
+            reply = self._reply(dialogue, candidates, joint=True)
             evidence = [known[name] for name in reply.evidence]
             kind = self._type(dialogue, evidence)
         else:
             evidence = [known[name] for name in self.identifier.select(dialogue, before, candidates)]
             kind = self._type(dialogue, evidence)
             turns = with_type(dialogue, kind) if self.settings.typed and kind is not None else dialogue
-            reply = self._said(turns, evidence, joint=False)
+            reply = self._reply(turns, evidence, joint=False)
         cited = tuple(CitedPassage(passage, self._spans(passage.text, reply.response)) for passage in evidence)
         return AssistantAnswer(reply.response, cited, kind)
 
@@ -179,7 +179,7 @@ class Assistant:
         known |= {name: corpus_evidence(one) for name, one in passages.items()}
         return [known[name] for name in ids]
 
-    def _said(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> SaidByReader:
+    def _reply(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> SaidByReader:
         cleaned = [Passage.uncut(p.id, " ".join(p.text.split()), "|".join(p.titles)) for p in passages]
         item, limit = conversation_prompt("turn", turns, cleaned), self.settings.max_prompt_tokens
         prompts = prompts_for(self.reader.policy, [item], limit, "truncate", PromptConfig())

@@ -33,7 +33,7 @@ from finegrained_rlhf.retrieval.passages.forms import (
     open_corpus_file,
 )
 
-_SAID = f"{', '.join(CORPUS_SUFFIXES[:-1])} or {CORPUS_SUFFIXES[-1]}"
+_SUFFIXES_IN_WORDS = f"{', '.join(CORPUS_SUFFIXES[:-1])} or {CORPUS_SUFFIXES[-1]}"
 _SUSPECTS = 100_000  # duplicate hashes that are looked into; true duplicates are found among the first of them
 
 
@@ -102,11 +102,11 @@ class Corpus:
         if self.path.is_dir():
             parts = _corpus_files(self.path.iterdir()) or _corpus_files(self.path.rglob("*"))
             if not parts:
-                raise DataError(f"holds no {_SAID} file, nor does any folder in it", file=self.path)
+                raise DataError(f"holds no {_SUFFIXES_IN_WORDS} file, nor does any folder in it", file=self.path)
         elif self.path.is_file():
             parts = [self.path]
             if not is_corpus_file(self.path):
-                raise DataError(f"expected a name that ends in {_SAID}", file=self.path)
+                raise DataError(f"expected a name that ends in {_SUFFIXES_IN_WORDS}", file=self.path)
         else:
             raise DataError("no such file", file=self.path)
         self.parts = tuple(parts)

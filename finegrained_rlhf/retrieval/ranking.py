@@ -100,8 +100,8 @@ class RankingMetrics:
         if len(known) < len(order):
             raise DataError(f"{len(order) - len(known)} turns to evaluate occur twice; expected every id once")
         grades = judgements if grades is None else grades
-        for what, turns_of in (("run", run), ("judgements", judgements), ("grades", grades)):
-            if strange := sorted(set(turns_of) - known):
+        for what, by_turn in (("run", run), ("judgements", judgements), ("grades", grades)):
+            if strange := sorted(set(by_turn) - known):
                 problem = f"a turn of the {what} is not among those to evaluate ({len(strange)} in all)"
                 raise DataError(problem, record=strange[0])
         gold = {turn for turn in order if any(relevance > 0 for relevance in judgements.get(turn, {}).values())}

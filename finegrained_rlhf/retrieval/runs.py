@@ -77,14 +77,14 @@ def read_trec_run(path: str | Path) -> dict[str, list[Hit]]:
     Raises:
         DataError: no such file, a line of another form (lines count from 1), or `in_trec_order`'s.
     """
-    hits_of: dict[str, list[Hit]] = {}
+    by_turn: dict[str, list[Hit]] = {}
     for number, (turn, _, passage, _, score, _) in _lines(path, "turn Q0 passage rank score name"):
         try:
-            hits_of.setdefault(read_id(turn), []).append(Hit(read_id(passage), float(score)))
+            by_turn.setdefault(read_id(turn), []).append(Hit(read_id(passage), float(score)))
         except ValueError:
             raise DataError(f"expected a number, got {score!r}", file=f"{path}:{number}", field="score") from None
     try:
-        return {turn: _ordered(hits, turn) for turn, hits in hits_of.items()}
+        return {turn: _ordered(hits, turn) for turn, hits in by_turn.items()}
     except DataError as error:
         raise error.at(file=path) from None
 

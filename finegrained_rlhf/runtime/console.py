@@ -66,12 +66,12 @@ class TrainingProgress:
         self._stream = stream if stream is not None else sys.stderr
         self._total, self._first, self._done, self._shown = total, done, done, shown
         self._clock = clock or time.monotonic
-        self._started = self._told = self._clock()
+        self._started = self._printed = self._clock()
         self._live: Any = None
         self._moved: list[tuple[logging.StreamHandler[Any], Any]] = []
 
     def __enter__(self) -> TrainingProgress:
-        self._started = self._told = self._clock()
+        self._started = self._printed = self._clock()
         if self._shown and self._stream.isatty():
             self._live = _live_display(self._stream)
         if self._live is not None:
@@ -112,8 +112,8 @@ class TrainingProgress:
             self._live.update(_table(self._headline(), metrics), refresh=True)
             return
         first, now = step == self._first + 1, self._clock()
-        if first or step >= self._total or now - self._told >= PLAIN_SECONDS:
-            self._told = now
+        if first or step >= self._total or now - self._printed >= PLAIN_SECONDS:
+            self._printed = now
             print(plain_line(self._headline(), metrics), file=self._stream, flush=True)
 
     def _headline(self) -> str:

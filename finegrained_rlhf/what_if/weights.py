@@ -226,7 +226,7 @@ def _rows_by_prompt(kept: KeptStep, known: Sequence[int]) -> dict[str, list[int]
 def _new_best(
     kept: KeptStep, first: int, then: int, totals_before: Sequence[float], totals_now: Sequence[float]
 ) -> NewBest:
-    def told(row: int) -> dict[str, object]:
+    def scored_sample(row: int) -> dict[str, object]:
         return {
             "sample": int(kept.rollout.sample_index[row]),
             "response": kept.rollout.texts[row],
@@ -235,4 +235,11 @@ def _new_best(
         }
 
     prompt = kept.rollout.row_prompts()[first]
-    return NewBest(kept.step, prompt.id, prompt.text, totals_now[then] - totals_now[first], told(first), told(then))
+    return NewBest(
+        kept.step,
+        prompt.id,
+        prompt.text,
+        totals_now[then] - totals_now[first],
+        scored_sample(first),
+        scored_sample(then),
+    )

@@ -13,6 +13,7 @@ from script_runs import ROOT
 
 from finegrained_rlhf.launch.configurations import conf_directories, conf_file
 
+pytestmark = pytest.mark.needs("finegrained_lab")  # pages speak of the laboratory too
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
 _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
 _EXPLANATION = re.compile(r'"""(.*?)"""|(?:^|\s)#([^\n]*)', re.DOTALL | re.MULTILINE)
@@ -44,8 +45,10 @@ _READERS_EXPERIMENTS = {"factual", "careful", "mine", "null"}
 
 
 def of_today(page: Path) -> str:
-    """A page; of the changelog what describes the code as it is, not the renames that it lists."""
+    """What a page says of the code as it is: nothing of the renames in the changelog, nor of what CONTRIBUTING adds."""
     text = page.read_text(encoding="utf-8")
+    if page.name == "CONTRIBUTING.md":
+        text = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return "" if page.name == "CHANGELOG.md" else text
 
 

@@ -1,4 +1,4 @@
-"""minimum.txt pins what pyproject.toml allows at least, so that `make test-min` tests what is declared."""
+"""What pyproject.toml declares: minimum.txt pins what it allows at least, and the laboratory has the same version."""
 
 from __future__ import annotations
 
@@ -28,3 +28,14 @@ def test_the_oldest_versions_are_those_that_are_declared() -> None:
         assert one.specifier.contains(oldest[one.name]) and one.specifier.contains(tested[one.name]), one
         if one.name != "torch":  # which has no CPU build of its oldest version at hand
             assert Requirement(f"x=={lowest[one.name]}").specifier.contains(oldest[one.name]), one
+
+
+def test_the_laboratory_has_the_librarys_version_and_asks_no_index_for_it() -> None:
+    library, lab = (
+        tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]
+        for file in ("pyproject.toml", "lab/pyproject.toml")
+    )
+    assert lab["version"] == library["version"] and lab["requires-python"] == library["requires-python"]
+    assert library["name"] not in {Requirement(text).name for text in lab["dependencies"]}
+    declared = {Requirement(text).name: text for texts in library["optional-dependencies"].values() for text in texts}
+    assert all(declared[Requirement(text).name] == text for text in lab["dependencies"])

@@ -57,13 +57,13 @@ class Adjudicate:
         project = Project.read(self.tasks)
         if self.expert is not None and self.expert not in project.annotators:
             raise ConfigError(f"expert: project {project.name} has no annotator {self.expert!r}")
-        of_items = by_item(annotations_of(self.annotations, project))
+        by_name = by_item(annotations_of(self.annotations, project))
         segmenter, records, several = SpacySegmenter(self.segmenter), [], 0
         for item in project.items.values():
-            if item.id not in of_items or item.role == "qualification":
+            if item.id not in by_name or item.role == "qualification":
                 continue
-            several += len(of_items[item.id]) > 1
-            record = self._record(item, of_items[item.id], project, segmenter)
+            several += len(by_name[item.id]) > 1
+            record = self._record(item, by_name[item.id], project, segmenter)
             if record is not None:
                 records.append(record if self.provenance else without_provenance(record))
         if not records:
@@ -73,11 +73,11 @@ class Adjudicate:
         return records
 
     def _record(
-        self, item: AnnotationItem, judged: Sequence[Annotation], project: Project, segmenter: SpacySegmenter
+        self, item: AnnotationItem, of_item: Sequence[Annotation], project: Project, segmenter: SpacySegmenter
     ) -> FeedbackRecord | None:
         how: How = "majority" if self.how == "expert" else self.how
-        own = [one for one in judged if one.annotator == self.expert]
-        return adjudicated(item, own or judged, project.taxonomy, segmenter, how)
+        own = [one for one in of_item if one.annotator == self.expert]
+        return adjudicated(item, own or of_item, project.taxonomy, segmenter, how)
 
 
 def without_provenance(record: FeedbackRecord) -> FeedbackRecord:

@@ -177,7 +177,7 @@ def voted_preferences(annotations: Sequence[Annotation], answers: int) -> tuple[
 
 def by_item(annotations: Sequence[Annotation]) -> Mapping[str, list[Annotation]]:
     """Annotations of each item, in their order."""
-    items: dict[str, list[Annotation]] = {}
+    grouped: dict[str, list[Annotation]] = {}
     for one in annotations:
-        items.setdefault(one.item, []).append(one)
-    return items
+        grouped.setdefault(one.item, []).append(one)
+    return grouped

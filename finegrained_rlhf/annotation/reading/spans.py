@@ -22,7 +22,7 @@ def located(text: str, start: int, end: int, quoted: str, repairs: Counter[str])
         DataError: no place, or more than one, or nothing but white space.
     """
     if text[max(start, 0) : max(end, 0)] != quoted:
-        start, end = _found(text, start, end, quoted, repairs)
+        start, end = _located(text, start, end, quoted, repairs)
     body = text[start:end]
     if not body.strip():
         raise DataError("the span covers no text", field="start")
@@ -32,7 +32,7 @@ def located(text: str, start: int, end: int, quoted: str, repairs: Counter[str])
     return trimmed
 
 
-def _found(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) -> tuple[int, int]:
+def _located(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) -> tuple[int, int]:
     units = utf16_offsets(text)
     if start in units and end in units and text[units[start] : units[end]] == quoted:
         repairs["offsets in UTF-16 units"] += 1

@@ -124,7 +124,7 @@ class EndpointWriter:
                     written[missing[number]] = answer
                     bar.update(1)
 
-                client.ask([Call(self._body(text, max_new_tokens)) for text in missing], _said, keep)
+                client.ask([Call(self._body(text, max_new_tokens)) for text in missing], _answer_of, keep)
         finally:
             kept.close()
         return {name: WrittenRewrite(*written[text]) for name, text in prompts.items()}
@@ -138,7 +138,7 @@ class EndpointWriter:
         }
 
 
-def _said(answer: Mapping[str, Any]) -> list[Any]:
+def _answer_of(answer: Mapping[str, Any]) -> list[Any]:
     """The text of an answer, empty where the model declined, and whether it ended by itself."""
     choices: Any = answer.get("choices")
     choice: Any = choices[0] if isinstance(choices, Sequence) and choices else None

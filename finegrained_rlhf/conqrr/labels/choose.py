@@ -106,7 +106,7 @@ class _Question:
     """What the labelling of one question has found so far."""
 
     def __init__(self, example: RewriteExample, hits: Sequence[str], config: LabelConfig, size: int) -> None:
-        self.example, self.found = example, hits
+        self.example, self.hits = example, hits
         self.gold = example.gold if config.gold else ()
         self.seen_gold: list[str] = []
         self.matcher = None if example.answer is None else SpanMatcher(word_tokens(example.answer))
@@ -132,7 +132,7 @@ class _Question:
         if not gold and self.matcher is None:
             return NO_ANSWER
         if not gold and not self.best:
-            return NOTHING_SHARED if self.found else NOTHING_FOUND
+            return NOTHING_SHARED if self.hits else NOTHING_FOUND
         draw = config.random("positive", self.example.id)
         positive = draw.choice(sorted(gold or self.best))
         counts["gold" if gold else "weak"] += 1
@@ -143,7 +143,7 @@ class _Question:
     def _negative(self, excluded: set[str], config: LabelConfig, counts: Counter[str]) -> str:
         draw = config.random("negative", self.example.id)
         wants_hard = draw.random() < config.hard_share
-        hard = [passage for passage in self.found if passage not in excluded]
+        hard = [passage for passage in self.hits if passage not in excluded]
         if wants_hard and hard:
             counts["hard"] += 1
             return draw.choice(hard)
@@ -215,7 +215,7 @@ def _compare(questions: Sequence[_Question], passages: Iterable[Passage], size: 
     owners: dict[str, list[_Question]] = {}
     drawers: dict[int, list[_Question]] = {}
     for question in questions:
-        for passage in question.found:
+        for passage in question.hits:
             finders.setdefault(passage, []).append(question)
         for passage in question.gold:
             owners.setdefault(passage, []).append(question)

@@ -21,7 +21,7 @@ _DECODER = json.JSONDecoder(strict=False)  # line ends inside texts are read
 def answer_of(reply: str) -> str:
     """A reply without the thinking before it and a fence around what is left; "" where it is thinking alone."""
     reply = reply.strip()
-    if not (reply.startswith(("{", "[")) and _whole(reply) is not None):
+    if not (reply.startswith(("{", "[")) and _document(reply) is not None):
         closed = _THOUGHT.search(reply)
         if closed:
             reply = reply[closed.end() :].strip()
@@ -37,7 +37,7 @@ def objects_of(answer: str) -> list[Any]:
     A comma before a closing bracket is overlooked. An object in single quotes is read as a Python literal.
     """
     answer = answer[:_LONGEST]
-    document = _whole(answer)
+    document = _document(answer)
     if document is not None:
         return [document]
     values, place, tried = [], answer.find("{"), 0
@@ -50,7 +50,7 @@ def objects_of(answer: str) -> list[Any]:
     return values
 
 
-def _whole(answer: str) -> Any:
+def _document(answer: str) -> Any:
     """The JSON object or list that a text is; None where it is none."""
     if not answer.startswith(("{", "[")) or _too_deep(answer):
         return None

@@ -16,7 +16,7 @@ _FILES: dict[HubKind, list[str]] = {
     "dataset": ["*.parquet", "*.json", "*.jsonl", "*.jsonl.gz", "README.md"],
 }
 _OTHER_FORMATS = ["onnx/*", "openvino/*", "original/*", "*.fp16.safetensors"]
-_FOUND: dict[tuple[str, HubKind, HubName], Path] = {}
+_SNAPSHOTS: dict[tuple[str, HubKind, HubName], Path] = {}
 
 
 def snapshot(name: HubName, kind: HubKind = "model") -> Path:
@@ -32,7 +32,7 @@ def snapshot(name: HubName, kind: HubKind = "model") -> Path:
     from huggingface_hub import constants
 
     key = (constants.HF_HUB_CACHE, kind, HubName(name.name, name.revision))
-    if key not in _FOUND or not _FOUND[key].is_dir():
+    if key not in _SNAPSHOTS or not _SNAPSHOTS[key].is_dir():
         try:
             directory = huggingface_hub.snapshot_download(
                 name.name,
@@ -45,8 +45,8 @@ def snapshot(name: HubName, kind: HubKind = "model") -> Path:
             )
         except (OSError, ValueError) as error:
             raise _explained(name, kind, error) from None
-        _FOUND[key] = Path(directory)
-    return _FOUND[key]
+        _SNAPSHOTS[key] = Path(directory)
+    return _SNAPSHOTS[key]
 
 
 def place_of_model(path: str | Path, revision: str | None = None) -> Path:

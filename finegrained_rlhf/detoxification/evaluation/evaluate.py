@@ -33,7 +33,7 @@ def evaluate(job: EvaluateDetox) -> dict[str, float]:
     for scorer in job.scorers.values():
         scorer.setup(processes.device)
     judge = None if job.judge_model is None else JudgeModel(job.judge_model, processes.device)
-    prompts, groups = _given(job, processes) if job.outputs else _drawn(job, processes)
+    prompts, groups = _known_continuations(job, processes) if job.outputs else _drawn(job, processes)
     if job.chosen_by is not None:
         groups = _chosen(job, groups, job.scorers[job.chosen_by])
     measured = processes.gather_objects(_measure(job, prompts, groups, judge, processes))
@@ -54,7 +54,7 @@ def _drawn(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list
     return respond(generator, prompts, processes, Answering(job.decoding(), job.longest, job.batch_size, job.seed))
 
 
-def _given(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list[list[Response]]]:
+def _known_continuations(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list[list[Response]]]:
     assert job.outputs is not None
     prompts = unencoded_prompts(job.data)
     known = dict(zip((p.id for p in prompts), outputs_of(prompts, job.outputs, job.limit), strict=False))

@@ -55,7 +55,7 @@ class BertQaFinder(Finder[BertQaModel]):
             scores = self.model.scores(chosen, self.group_size)
         ranked = [self._ranked(item, rows) for item, rows in zip(items, self._offered(chosen, scores), strict=True)]
         texts = answer_texts(self.model.tokenizer, [(item, row[0]) for item, row in zip(items, ranked, strict=True)])
-        return [self._found(item, row, text) for item, row, text in zip(items, ranked, texts, strict=True)]
+        return [self._answer(item, row, text) for item, row, text in zip(items, ranked, texts, strict=True)]
 
     def _offered(
         self, chosen: Sequence[ChosenWindows], scores: Sequence[TokenScores]
@@ -100,7 +100,7 @@ class BertQaFinder(Finder[BertQaModel]):
             ranked.insert(0 if none.score - ranked[0].score > config.no_answer else 1, none)
         return ranked
 
-    def _found(self, item: WindowedExample, ranked: Sequence[TokenAnswer], text: str) -> Found:
+    def _answer(self, item: WindowedExample, ranked: Sequence[TokenAnswer], text: str) -> Found:
         """The record of a dialogue's n best answers: the first of them is its answer.
 
         An answer's probability is its share among the n best (of exp(score) where scores are logits), a passage's that

@@ -198,7 +198,7 @@ class InputEncoder:
         for cache in (self._turns, self._passages):
             if len(cache) > _CACHED:
                 cache.clear()
-        turns = dict.fromkeys(self._said(turn) for example in examples for turn in example.turns)
+        turns = dict.fromkeys(self._text_of_turn(turn) for example in examples for turn in example.turns)
         new_turns = [text for text in turns if text not in self._turns]
         passages = dict.fromkeys((p.title, p.spans) for example in examples for p in example.passages)
         new_passages = [key for key in passages if key not in self._passages]
@@ -209,7 +209,7 @@ class InputEncoder:
         for (title, spans), ids in zip(new_passages, titles, strict=True):
             self._passages[title, spans] = self._marked(ids, [next(rows) for _ in spans])
 
-    def _said(self, turn: Turn) -> str:
+    def _text_of_turn(self, turn: Turn) -> str:
         return f"{self.config.role_suffix} {turn.text}"
 
     def passage(self, passage: Passage) -> PassageTokens:
@@ -233,7 +233,7 @@ class InputEncoder:
         for turn in turns:
             if total < self.config.max_context:
                 starts.append(1 + total)
-            pieces += [np.array([self._role_ids[turn.role]], dtype=np.int32), self._turns[self._said(turn)]]
+            pieces += [np.array([self._role_ids[turn.role]], dtype=np.int32), self._turns[self._text_of_turn(turn)]]
             total += len(pieces[-1]) + 1
         history = np.concatenate(pieces)[: self.config.max_context]
         ends = np.array([self.cls_id], dtype=np.int32), np.array([self.sep_id], dtype=np.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-_SAID = "unlabelled dropped gold_lost gold_cut contexts_cut turns_lost passages_cut spans_lost".split()
+_COUNTS = "unlabelled dropped gold_lost gold_cut contexts_cut turns_lost passages_cut spans_lost".split()
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class InputReport:
 
     def __str__(self) -> str:
         parts = [f"{self.examples} dialogues, {self.passages} passages"]
-        for name in _SAID:
+        for name in _COUNTS:
             if getattr(self, name):
                 parts.append(f"{getattr(self, name)} {name.replace('_', ' ')}")
         return ", ".join(parts)

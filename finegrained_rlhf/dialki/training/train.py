@@ -42,7 +42,7 @@ def new_trainer(job: TrainDialki, processes: Processes) -> tuple[KnowledgeTraine
     reading = source.read()
     examples = [keep_history_labels(item, job.history_labels, job.seed) for item in reading.examples]
     train, cut = encoder.encode(examples, training=True)
-    report = {"train": _told("training", reading, cut)}
+    report = {"train": _report("training", reading, cut)}
     if not train:
         raise DataError(f"no dialogue with gold is left to train on ({cut})", file=source.path)
     validation: Sequence[Any] = []
@@ -50,7 +50,7 @@ def new_trainer(job: TrainDialki, processes: Processes) -> tuple[KnowledgeTraine
         reading = job.source(validation=True).read()
         labelled = [item for item in reading.examples if item.gold][: job.validation_examples]
         validation, cut = encoder.encode(labelled)
-        report["validation"] = _told("validation", reading, cut)
+        report["validation"] = _report("validation", reading, cut)
     trainer = system.trainer(
         model,
         train,
@@ -114,7 +114,7 @@ def write_results(
     processes.barrier()
 
 
-def _told(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
+def _report(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
     """Say what was read and what did not fit; the same for JSON."""
     skipped = sum(reading.skipped.values())
     logger.info("%s data: %s%s", what, cut, f", {skipped} turns skipped by the reader" if skipped else "")

@@ -87,7 +87,7 @@ class MakeReaderInputs:
             DataError: a file is damaged, or lacks a turn, or a passage is nowhere.
         """
         turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
-        labelled = list(_asked(turns, self.labels))
+        labelled = list(_labelled_turns(turns, self.labels))
         ids = self._passages(labelled, turns)
         known = passages_by_id({name for row in ids for name in row}, turns, self.corpus, self.store)
         types = None if self.types in (None, ORACLE) else read_type_file(self.types, turns)
@@ -142,7 +142,7 @@ class Asked:
         return unique(passage.id for passage in self.label.evidence)
 
 
-def _asked(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
+def _labelled_turns(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
     for turn in turns:
         chosen = turn.labels if labels == "all" else turn.labels[:1]
         for number, label in enumerate(chosen, start=1):

@@ -22,7 +22,7 @@ TYPE_NAMES: dict[ResponseType, str] = {
     NOTHING: "no answer and no information",
 }
 """What a reader is told that the type of its response is to be (thesis, section 5.5)."""
-_SAID = re.compile(r"\s*(?:evidence\s*:(?P<evidence>.*?))?\banswer\s*:(?P<answer>.*)", re.DOTALL)
+_JOINT = re.compile(r"\s*(?:evidence\s*:(?P<evidence>.*?))?\banswer\s*:(?P<answer>.*)", re.DOTALL)
 _EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
 
 
@@ -67,7 +67,7 @@ def read_joint(text: str, passages: Sequence[str]) -> SaidByReader:
         text: that a reader wrote.
         passages: ids of the passages that it read.
     """
-    complete = _SAID.match(text)
+    complete = _JOINT.match(text)
     begun = complete or _EVIDENCE.match(text)
     named = (begun["evidence"] if begun else None) or ""
     exact, bare = ({form(name): name for name in reversed(passages)} for form in (_collapsed, _bare))

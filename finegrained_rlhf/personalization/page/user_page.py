@@ -169,10 +169,10 @@ def _used(event: Event) -> list[str]:
 
 def _fields(body: Mapping[str, Any], known: Mapping[str, str] = _NAMES) -> list[tuple[str, Any]]:
     names = [name for name in known if name in body] + sorted(set(body) - set(known) - set(_HIDDEN))
-    return [(known.get(name, name), _said(body[name])) for name in names if body[name] != ""]
+    return [(known.get(name, name), _stored_value(body[name])) for name in names if body[name] != ""]
 
 
-def _said(value: Any) -> Html:
+def _stored_value(value: Any) -> Html:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     shown = el("div", text, class_="said", dir="auto")
     return details(f"{text[:120]} …", shown) if len(text) > 600 else shown

@@ -31,7 +31,7 @@ _UNKNOWN_SHARE = (0.01, 0.2)
 """Shares of unknown tokens in the prompts from which on the tokenizer is suspected, and refused."""
 
 # What to change when a scorer refuses its model, by words of its error.
-_SCORER_MENDS = (
+_SCORER_REMEDIES = (
     ("labels each", "path: a model of that granularity; or .granularity: the model's, or null"),
     ("no mean and std", "mean and .std: of the model's raw scores on its training outputs"),
     ("use S", "path: a model of the scorer's kind; or ._target_: the scorer that the message names"),
@@ -162,7 +162,7 @@ def models(case: Case) -> Iterator[Finding]:
                 remedy = f"reward.components.{name}.path: a model that was trained longer, or on more labels"
                 yield Finding("warn", f"{name}: by its trust.json it {why}", remedy)
         except Exception as error:
-            yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_mend(name, str(error))}{case.hint}")
+            yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_remedy(name, str(error))}{case.hint}")
 
 
 def _size(module: nn.Module) -> str:
@@ -239,7 +239,7 @@ def _trust(scorer: Any) -> Mapping[str, Any]:
     return trust if isinstance(trust, Mapping) else {}
 
 
-def _scorer_mend(name: str, problem: str) -> str:
+def _scorer_remedy(name: str, problem: str) -> str:
     """The keys of a component that its error is about; its path where the words are not known."""
-    known = next((remedy for words, remedy in _SCORER_MENDS if words in problem), None)
+    known = next((remedy for words, remedy in _SCORER_REMEDIES if words in problem), None)
     return f"reward.components.{name}.{known or 'path: a reward model of the kind that the scorer reads'}"

@@ -147,7 +147,7 @@ def _better(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
         )
         if truth is None and word == "Yes":
             word = "By its own reward"
-        shown += [[_said(m), f" (counts from ±{number(m.threshold)})"] for m in (truth, total) if m is not None]
+        shown += [[_sentence(m), f" (counts from ±{number(m.threshold)})"] for m in (truth, total) if m is not None]
     if truth is None:
         shown.append(["No oracle measured the truth beside the reward."])
     return word, kind, shown
@@ -172,7 +172,9 @@ def _at_what(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
     lines: list[list[Any]] = []
     counts = {}
     for word, title in (("better", "Better"), ("worse", "Worse"), ("same", "No clear change")):
-        sentences = {source: [_said(m) for m in measures if m.verdict == word] for source, measures in sources.items()}
+        sentences = {
+            source: [_sentence(m) for m in measures if m.verdict == word] for source, measures in sources.items()
+        }
         counts[word] = sum(map(len, sentences.values()))
         for source in (source for source, measures in sentences.items() if measures):
             by = el("span", f" ({source}) ", class_="by")
@@ -261,7 +263,7 @@ def _against_truth(record: RunRecord) -> tuple[bool, Any] | None:
         return None
     deceived = total.verdict == "better" and truth.verdict == "worse"
     together = "while" if deceived or truth.verdict == "same" else "and"
-    return deceived, join("Reward against truth: ", _said(total), f", {together} ", _said(truth), ".")
+    return deceived, join("Reward against truth: ", _sentence(total), f", {together} ", _sentence(truth), ".")
 
 
 def price_line(record: RunRecord) -> list[Any]:
@@ -275,7 +277,7 @@ def price_line(record: RunRecord) -> list[Any]:
     return parts
 
 
-def _said(measure: Measure) -> Html:
+def _sentence(measure: Measure) -> Html:
     name = f"{measure.name} per segment" if measure.unit == SEGMENT else measure.name
     return join(isolated(name), " ", _numbers(measure, 3))
 

@@ -109,7 +109,7 @@ class GrowingVocabulary:
         self._term = config.term()
         self._numbers: dict[str, int] = {}
         self._memo = _Memo(self._number)
-        self._told = 0
+        self._handed_out = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -120,8 +120,8 @@ class GrowingVocabulary:
 
     def take_new(self) -> list[str]:
         """The terms that were numbered since the last call, in order."""
-        new = list(islice(self._numbers, self._told, None))
-        self._told = len(self._numbers)
+        new = list(islice(self._numbers, self._handed_out, None))
+        self._handed_out = len(self._numbers)
         return new
 
     def vocabulary(self) -> list[str]:
@@ -132,7 +132,7 @@ class GrowingVocabulary:
         """Number these terms as those of an earlier `take_new`."""
         for term in terms:
             self._numbers[term] = len(self._numbers)
-        self._told = len(self._numbers)
+        self._handed_out = len(self._numbers)
 
     def _number(self, word: str) -> int:
         term = self._term(word)

@@ -53,7 +53,7 @@ class ServerIndex:
             ConfigError: the server has an index of this name with something else in it.
             SearchServerError: the server refuses or fails.
         """
-        if self._found() is not None:
+        if self._read_meta() is not None:
             self.check()
             return False
         mappings = {"dynamic": "strict", "_meta": self._meta, "properties": properties}
@@ -62,7 +62,7 @@ class ServerIndex:
         except RefusedRequest as refused:
             if refused.status != 400:
                 raise
-            if self._found() is None:  # it may be there by a try whose answer was lost
+            if self._read_meta() is None:  # it may be there by a try whose answer was lost
                 reason = reason_of(refused.answer)
                 problem = f"{self._server.config.url}: refuses to make the index {self._name}: {reason}"
                 raise ConfigError(problem) from None
@@ -76,7 +76,7 @@ class ServerIndex:
             ConfigError: it is of others.
             DataError: there is no such index.
         """
-        meta = self._found()
+        meta = self._read_meta()
         if meta is None:
             raise DataError(f"{self._server.config.url} has no index {self._name}; finegrained build-index makes it")
         if meta != self._meta:
@@ -137,7 +137,7 @@ class ServerIndex:
                 )
         return left, reason
 
-    def _found(self) -> dict[str, Any] | None:
+    def _read_meta(self) -> dict[str, Any] | None:
         """What the index says it is of; None where there is no index."""
         try:
             answer = self._server.ask(f"{self._name}/_mapping", lambda client: client.mappings(self._name))

@@ -55,7 +55,7 @@ class PassageStore:
         return self.scan.fingerprint
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, str) and self._found(id) is not None
+        return isinstance(id, str) and self._lookup(id) is not None
 
     def find(self, ids: Iterable[str]) -> dict[str, Passage]:
         """The passages with these ids, in their order.
@@ -65,13 +65,13 @@ class PassageStore:
         """
         passages = {}
         for id in ids:
-            passage = self._found(id)
+            passage = self._lookup(id)
             if passage is None:
                 raise DataError(f"no passage with the id {id!r}", file=self.corpus.path)
             passages[id] = passage
         return passages
 
-    def _found(self, id: str) -> Passage | None:
+    def _lookup(self, id: str) -> Passage | None:
         return next((passage for passage in self._same_hash(id) if passage.id == id), None)
 
     def _same_hash(self, id: str) -> Iterator[Passage]:

@@ -183,16 +183,16 @@ def read_marks(run: RunDirectory) -> dict[tuple[str, str], list[OracleMark]]:
         DataError: a field is missing or of another type, or an offset lies outside its text.
     """
     path = marks_path(run)
-    marks_of: dict[tuple[str, str], list[OracleMark]] = {}
+    by_sample: dict[tuple[str, str], list[OracleMark]] = {}
     for number, row in enumerate(read_jsonl(path) if path.is_file() else ()):
         try:
             text, marks = _text(row, "response"), _field(row, "marks")
             if not isinstance(marks, list):
                 raise DataError(f"expected a list, got {type(marks).__name__}", field="marks")
-            marks_of[_text(row, "id"), text] = [_mark(m, text, f"marks[{i}]") for i, m in enumerate(marks)]
+            by_sample[_text(row, "id"), text] = [_mark(m, text, f"marks[{i}]") for i, m in enumerate(marks)]
         except DataError as error:
             raise error.at(file=path, record=number) from None
-    return marks_of
+    return by_sample
 
 
 def sample_files(run: RunDirectory, kind: SampleKind = "step") -> dict[int, Path]:

@@ -33,7 +33,7 @@ _OF_THE_SERVICE = frozenset({401, 403, 404, 405})
 """Refusals that every request would get."""
 _TRIES_OF_AN_ITEM = 5
 """How often a service that answers others may fail at one request before that request is set aside."""
-_SAID_EVERY_S = 30.0
+_WARNS_EVERY_S = 30.0
 """Seconds from one line that says that a service is waited for to the next."""
 
 
@@ -135,7 +135,7 @@ class RemoteClient:
         if self._key is not None:
             self._headers |= headers(self._key)
         self._bucket = TokenBucket(config.items_per_s, config.burst)
-        self._answered, self._said = 0, -_SAID_EVERY_S
+        self._answered, self._warned = 0, -_WARNS_EVERY_S
 
     def ask(
         self,
@@ -278,9 +278,9 @@ class RemoteClient:
         """Say that the service is waited for: a refused connection at once, anything else from the third try on."""
         now = time.monotonic()
         unreachable = not reason.startswith(("status", "an answer", "no answer"))
-        if now - self._said < _SAID_EVERY_S or not (unreachable or tries > 2):
+        if now - self._warned < _WARNS_EVERY_S or not (unreachable or tries > 2):
             return
-        self._said = now
+        self._warned = now
         what = "cannot be reached" if unreachable else "gives no answer that can be used"
         logger.warning(
             "%s %s (%s): tried again for another %.0f s (budget_s=%g)",

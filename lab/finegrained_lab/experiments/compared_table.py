@@ -1,7 +1,4 @@
-"""Results tables of systems: one row a system and seed, how far each is from a baseline, how training went.
-
-Knows rows, validations and run directories; does not know what a number means.
-"""
+"""Results tables of systems: one row a system and seed, how far each is from a baseline, how training went."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.comparison import compared, compared_page
 from finegrained_lab.experiments.results_table import ResultsTable
+from finegrained_lab.figures import Lines, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.factworld.report import run_seconds
-from finegrained_rlhf.report.charts.figures import Lines, curve_of, draw_lines
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 

@@ -1,7 +1,7 @@
 """Statements about rows of several systems and seeds: what the thesis says, and how a system differs from another.
 
-Knows rows with `system`, `seed` and numbers; not where they come from. Every sentence that a page prints about its
-numbers is made here from the numbers, so that it is true of whatever came out.
+Every sentence that a page prints about its numbers is made here from the numbers, so that it is true of whatever came
+out.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ def claims_page(checked: Sequence[Mapping[str, Any]], world: str) -> str:
     """A table of checked claims, and how many of them hold. `world` is where the numbers come from."""
     rows = [
         {
-            "the thesis says": found["claim"],
-            "source": found["source"],
-            "thesis": "–" if found["thesis"] is None else _against(found["thesis"]),
-            world: _against(found["means"]),
-            "column": " against ".join(dict.fromkeys([found["column"], found["right_column"]])),
-            "holds in": f"{found['holds_in']} of {found['seeds']} seeds",
+            "the thesis says": claim["claim"],
+            "source": claim["source"],
+            "thesis": "–" if claim["thesis"] is None else _against(claim["thesis"]),
+            world: _against(claim["means"]),
+            "column": " against ".join(dict.fromkeys([claim["column"], claim["right_column"]])),
+            "holds in": f"{claim['holds_in']} of {claim['seeds']} seeds",
         }
-        for found in checked
+        for claim in checked
     ]
-    everywhere = sum(found["holds_in"] == found["seeds"] for found in checked)
-    nowhere = sum(found["holds_in"] == 0 for found in checked)
+    everywhere = sum(claim["holds_in"] == claim["seeds"] for claim in checked)
+    nowhere = sum(claim["holds_in"] == 0 for claim in checked)
     rest = len(checked) - everywhere - nowhere
     columns = ["the thesis says", "source", "thesis", world, "column", "holds in"]
     return (
@@ -123,15 +123,15 @@ def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> d
         that mean (of one seed 0: it has none); and in how many of `seeds` the system is `higher` and `lower`. Columns
         in which a seed has no value are left out.
     """
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    by_system: dict[str, dict[str, dict[str, float]]] = {}
     for system in dict.fromkeys(row["system"] for row in rows if row["system"] != baseline):
-        found[system] = {}
+        by_system[system] = {}
         for column in columns:
             ours, base = values_of(rows, system, column), values_of(rows, baseline, column)
             steps = [(ours[seed], base.get(seed)) for seed in ours]
             gaps = [a - b for a, b in steps if a is not None and b is not None]
             if gaps and len(gaps) == len(steps):
-                found[system][column] = {
+                by_system[system][column] = {
                     "mean": statistics.fmean(gaps),
                     "error": statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0,
                     "min": min(gaps),
@@ -140,7 +140,7 @@ def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> d
                     "lower": sum(gap < 0 for gap in gaps),
                     "seeds": len(gaps),
                 }
-    return found
+    return by_system
 
 
 def margins(rows: Sequence[Row], left: str, right: str, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def margins(rows: Sequence[Row], left: str, right: str, columns: Sequence[str]) 
     return [{"column": column, **gap} for column, gap in differences(chosen, right, columns).get(left, {}).items()]
 
 
-def margins_page(found: Sequence[Mapping[str, Any]]) -> str:
+def margins_page(gaps: Sequence[Mapping[str, Any]]) -> str:
     """A table of `margins`: mean, of several seeds ± its standard error, and in how many it points which way."""
     rows = [
         {
@@ -158,25 +158,25 @@ def margins_page(found: Sequence[Mapping[str, Any]]) -> str:
             "lower in": f"{margin['lower']} of {margin['seeds']} seeds",
             "higher in": f"{margin['higher']} of {margin['seeds']} seeds",
         }
-        for margin in found
+        for margin in gaps
     ]
     return markdown_table(rows, ["column", "difference", "lower in", "higher in"])
 
 
-def differences_page(found: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Sequence[str]) -> str:
+def differences_page(systems: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Sequence[str]) -> str:
     """A table of `differences`: the mean; of several seeds its standard error, and in how many it points that way."""
-    rows = [{"system": system, **{c: _difference(d) for c, d in by.items()}} for system, by in found.items()]
+    rows = [{"system": system, **{c: _difference(d) for c, d in by.items()}} for system, by in systems.items()]
     return markdown_table(rows, ["system", *columns])
 
 
-def _difference(found: Mapping[str, float]) -> str:
-    if found["mean"] == 0:
+def _difference(difference: Mapping[str, float]) -> str:
+    if difference["mean"] == 0:
         return "0"
-    side = "higher" if found["mean"] > 0 else "lower"
-    if found["seeds"] == 1:
-        return f"{found['mean']:+.3f}"
-    error = f" ± {found['error']:.3f}" if "error" in found else ""  # results files of before have none
-    return f"{found['mean']:+.3f}{error} ({side} in {found[side]:.0f} of {found['seeds']:.0f})"
+    side = "higher" if difference["mean"] > 0 else "lower"
+    if difference["seeds"] == 1:
+        return f"{difference['mean']:+.3f}"
+    error = f" ± {difference['error']:.3f}" if "error" in difference else ""  # results files of before have none
+    return f"{difference['mean']:+.3f}{error} ({side} in {difference[side]:.0f} of {difference['seeds']:.0f})"
 
 
 def compared(rows: Sequence[Row], systems: Sequence[str], columns: Sequence[str], baseline: str) -> dict[str, Any]:
@@ -190,8 +190,8 @@ def compared(rows: Sequence[Row], systems: Sequence[str], columns: Sequence[str]
 def compared_page(result: Mapping[str, Any], columns: Sequence[str], baseline: str) -> str:
     """What `compared` found, and every run."""
     seeds, systems = result["seeds"], result["differences"]["systems"]
-    told = any("error" in found for columns_of in systems.values() for found in columns_of.values())
-    over = f", mean over seeds{' ± its standard error' if told else ''}" if len(seeds) > 1 else ""
+    has_errors = any("error" in difference for columns_of in systems.values() for difference in columns_of.values())
+    over = f", mean over seeds{' ± its standard error' if has_errors else ''}" if len(seeds) > 1 else ""
     return (
         f"## {spread_heading(seeds)}\n\n{spread_table(result['summary'], 'system', columns, seeds)}\n"
         f"## Difference from {baseline}{over}\n\n{differences_page(systems, columns)}\n"

@@ -1,7 +1,4 @@
-"""How long runs of an experiment will take, from the first steps of one of them.
-
-Knows the metrics of a run. Does not know what it trains.
-"""
+"""How long runs of an experiment will take, from the first steps of one of them."""
 
 from __future__ import annotations
 
@@ -70,10 +67,15 @@ class Forecast:
                 f"validation {validation_s:.0f} s), and may take {self.hours:g}: "
                 f"{'no step fits' if fits is None else f'{self.setting}={fits} fits'}"
             )
-        found = {"step_s": max(steps), "validation_s": validation_s, "hours_a_run": hours, "hours": hours * self.runs}
+        forecast = {
+            "step_s": max(steps),
+            "validation_s": validation_s,
+            "hours_a_run": hours,
+            "hours": hours * self.runs,
+        }
         print(
             f"a step takes {max(steps):.1f} s, a validation {validation_s:.1f} s: about {hours:.1f} hours a run of "
-            f"{self.steps} steps, {found['hours']:.1f} for {self.runs} of them"
+            f"{self.steps} steps, {forecast['hours']:.1f} for {self.runs} of them"
         )
-        write_json(Path(self.output), found)
-        return found
+        write_json(Path(self.output), forecast)
+        return forecast

@@ -1,7 +1,6 @@
 """Confidence intervals of shares and means by drawing questions again (the percentile bootstrap, Efron 1979).
 
-Knows numbers, one a question. What depends on one question is drawn together, so that its segments do not count as if
-they were independent.
+What depends on one question is drawn together, so that its segments do not count as if they were independent.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ def borders(values: NDArray[np.float64]) -> Interval:
     return float(low), float(high)
 
 
-def share_interval(found: Sequence[float], of: Sequence[float], seed: int = 0) -> Interval:
+def share_interval(parts: Sequence[float], of: Sequence[float], seed: int = 0) -> Interval:
     """The 95% interval of Σ found / Σ of.
 
     Args:
-        found: of each question, [Q].
+        parts: of each question, [Q].
         of: how many each question has, [Q]; a mean over questions has 1 everywhere.
         seed: of the draws.
 
@@ -60,7 +59,7 @@ def share_interval(found: Sequence[float], of: Sequence[float], seed: int = 0) -
     Raises:
         ValueError: the two have different lengths, or there is no question.
     """
-    return borders(_shares(found, of, seed))
+    return borders(_shares(parts, of, seed))
 
 
 def difference_interval(
@@ -69,7 +68,7 @@ def difference_interval(
     """The 95% interval of the difference of two shares over the same questions, which are drawn together.
 
     Args:
-        ours: `found` and `of`, [Q] each.
+        ours: `parts` and `of`, [Q] each.
         theirs: the same of the system that is taken away, in the same order of questions.
         seed: of the draws.
 
@@ -81,9 +80,9 @@ def difference_interval(
     return borders(_shares(*ours, seed) - _shares(*theirs, seed))
 
 
-def _shares(found: Sequence[float], of: Sequence[float], seed: int) -> NDArray[np.float64]:
-    if len(found) != len(of):
-        raise ValueError(f"expected two numbers a question, got {len(found)} and {len(of)}")
-    drawn = resampled(np.stack([np.asarray(found, float), np.asarray(of, float)], axis=1), seed)
+def _shares(parts: Sequence[float], of: Sequence[float], seed: int) -> NDArray[np.float64]:
+    if len(parts) != len(of):
+        raise ValueError(f"expected two numbers a question, got {len(parts)} and {len(of)}")
+    drawn = resampled(np.stack([np.asarray(parts, float), np.asarray(of, float)], axis=1), seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         return drawn[:, 0] / drawn[:, 1]

@@ -1,7 +1,4 @@
-"""What every results table does alike: the rows of several seeds, the results file, the page beside it, the figure.
-
-Knows files and the directories of seeds; does not know what a row says.
-"""
+"""What every results table does alike: the rows of several seeds, the results file, the page beside it, the figure."""
 
 from __future__ import annotations
 
@@ -224,15 +221,15 @@ def setting_of(roots: Mapping[int, Path], name: str) -> Any:
     Raises:
         DataError: it is not, or a directory holds another seed.
     """
-    found = {}
+    by_seed = {}
     for seed, root in roots.items():
         record = read_json(root / "experiment.json")
         if record["seed"] != seed:
             raise DataError(f"expected seed {seed}, got {record['seed']}", file=root / "experiment.json", field="seed")
-        found[seed] = record["settings"][name]
-    if len(set(found.values())) > 1:
-        raise DataError(f"the seeds were run with different {name}: {found}", file=next(iter(roots.values())).parent)
-    return next(iter(found.values()))
+        by_seed[seed] = record["settings"][name]
+    if len(set(by_seed.values())) > 1:
+        raise DataError(f"the seeds were run with different {name}: {by_seed}", file=next(iter(roots.values())).parent)
+    return next(iter(by_seed.values()))
 
 
 def _seconds(roots: Mapping[int, Path], runs: Sequence[str]) -> dict[str, float]:

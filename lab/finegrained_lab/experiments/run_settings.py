@@ -1,7 +1,4 @@
-"""The resolved settings of the runs behind a results table: of one seed, and where the seeds differ.
-
-Knows run directories and their `config.yaml`; does not know what a setting means.
-"""
+"""The resolved settings of the runs behind a results table: of one seed, and where the seeds differ."""
 
 from __future__ import annotations
 
@@ -33,13 +30,13 @@ def settings_of_runs(roots: Mapping[int, Path], runs: Sequence[str]) -> dict[str
     Raises:
         DataError: a run's configuration is missing or is no mapping.
     """
-    found: dict[str, Any] = {"runs": {}, "differ": {}}
+    collected: dict[str, Any] = {"runs": {}, "differ": {}}
     for run in runs:
         by_seed = {seed: _settings(root, run, seed) for seed, root in roots.items()}
-        found["runs"][run] = next(iter(by_seed.values()))
+        collected["runs"][run] = next(iter(by_seed.values()))
         if differ := _differences({seed: _flat(settings) for seed, settings in by_seed.items()}):
-            found["differ"][run] = differ
-    return found
+            collected["differ"][run] = differ
+    return collected
 
 
 def settings_words(result: Mapping[str, Any]) -> str:
@@ -90,7 +87,7 @@ def _differences(by_seed: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[str
     keys = dict.fromkeys(key for settings in by_seed.values() for key in settings)
     values = {key: {seed: settings.get(key, _ABSENT) for seed, settings in by_seed.items()} for key in keys}
     return {
-        key: {str(seed): value for seed, value in found.items()}
-        for key, found in values.items()
-        if any(value != next(iter(found.values())) for value in found.values())
+        key: {str(seed): value for seed, value in of_key.items()}
+        for key, of_key in values.items()
+        if any(value != next(iter(of_key.values())) for value in of_key.values())
     }

@@ -14,7 +14,7 @@ from finegrained_rlhf.personalization.store.records import MemoryLimitError
 
 FAILURES = 0.2
 """The share of the latest 500 rounds that may go unanswered, unless a run is told otherwise."""
-_ASKED = "the language models of agent and user"
+_MODELS = "the language models of agent and user"
 
 
 class PlayedRound(Protocol):
@@ -101,4 +101,4 @@ class RoundLog(Generic[Played]):
         """
         self.keep(one)
         self._counts.add([one.unanswered or Outcome.READ])
-        self._counts.check(_ASKED, problem)
+        self._counts.check(_MODELS, problem)

@@ -30,7 +30,7 @@ def finished_task(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Ma
     Raises:
         DataError: it cannot be.
     """
-    choices = _said(labels)
+    choices = _choices(labels)
     text = "" if task["marked"] is None else task["answers"][task["marked"]]
     layout = PassageLayout.of(task["passages"])
     shown = {"errors": ShownText.of(text), "missing": ShownText.of(layout.text)}
@@ -72,7 +72,7 @@ def finished_task(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Ma
     }
 
 
-def _said(labels: Any) -> dict[str, str]:
+def _choices(labels: Any) -> dict[str, str]:
     """What was chosen or written, by the name of its scheme."""
     choices: dict[str, str] = {}
     for i, row in enumerate(as_list(labels, "labels")):

@@ -85,14 +85,14 @@ class FeedbackLoopTable(CurvesTable):
 def _round(root: Path, seed: int, number: int) -> dict[str, Any]:
     directory = root / f"round_{number}"
     labels = read_json(directory / "agreement.json")["labels"]
-    found: dict[str, Any] = {"seed": seed, "round": number}
-    found |= {f"agree_{unit}": values["percent"]["value"] for unit, values in labels.items()}
+    row: dict[str, Any] = {"seed": seed, "round": number}
+    row |= {f"agree_{unit}": values["percent"]["value"] for unit, values in labels.items()}
     for kind in KINDS:
         trust = read_json(directory / f"accuracy_{kind}.json")
-        found[kind] = trust["accuracy"]
+        row[kind] = trust["accuracy"]
         if "f1" in trust:
-            found[f"{kind}_f1"] = trust["f1"]
-    return found
+            row[f"{kind}_f1"] = trust["f1"]
+    return row
 
 
 def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -103,9 +103,9 @@ def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
         for system in DIRECTORIES:
             if system in ("sft", reference):
                 continue
-            mine = [row for row in rows if row["system"] == system]
-            better = [all(_gain(name, row, before[row["seed"]]) > 0 for name in RATES) for row in mine]
-            verdict = f"{sum(better)} of {len(mine)} seeds"
+            of_system = [row for row in rows if row["system"] == system]
+            better = [all(_gain(name, row, before[row["seed"]]) > 0 for name in RATES) for row in of_system]
+            verdict = f"{sum(better)} of {len(of_system)} seeds"
             lines.append({"system": system, "against": reference, "better in all three": verdict})
     return "## Better in all three rates\n\n" + markdown_table(lines, list(lines[0])).strip()
 

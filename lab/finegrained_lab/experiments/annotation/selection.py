@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from finegrained_lab.experiments.comparison import compared, differences
 from finegrained_lab.experiments.intervals import borders, resampled
 from finegrained_lab.experiments.results_table import ResultsTable
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table, spread_heading, spread_table
 
 COUNTS = (50, 150, 400)
@@ -54,8 +54,8 @@ class SelectionTable(ResultsTable):
         by_count = {}
         for count in COUNTS:
             names = [f"{name}_{count}" for name in STRATEGIES]
-            found = [row for row in rows if row["system"] in names]
-            by_count[str(count)] = differences(found, f"random_{count}", MEASURED)
+            of_count = [row for row in rows if row["system"] in names]
+            by_count[str(count)] = differences(of_count, f"random_{count}", MEASURED)
         return {
             "rows": rows,
             "summary": compared(rows, SYSTEMS, COLUMNS, "first")["summary"],
@@ -131,13 +131,13 @@ def _row(root: Path, system: str, seed: int) -> dict[str, Any]:
 def _interval(roots: Mapping[int, Path], system: str, other: str, measure: str) -> list[float]:
     """The 95% interval of a difference, the dev questions of all seeds drawn again, both systems' together."""
     kind = measure.removesuffix("_f1")
-    ours, theirs = (
+    of_system, of_other = (
         np.concatenate([_counts(root / "accuracy" / f"{name}_{kind}.jsonl") for root in roots.values()])
         for name in (system, other)
     )
-    drawn = resampled(np.stack([ours, theirs], axis=1))
-    found = drawn[..., 0] / np.maximum(drawn[..., 1], 1)
-    return list(borders(found[:, 0] - found[:, 1]))
+    drawn = resampled(np.stack([of_system, of_other], axis=1))
+    shares = drawn[..., 0] / np.maximum(drawn[..., 1], 1)
+    return list(borders(shares[:, 0] - shares[:, 1]))
 
 
 def _counts(path: Path) -> NDArray[np.float64]:

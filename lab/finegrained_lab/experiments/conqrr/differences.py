@@ -1,7 +1,4 @@
-"""How far one system's queries find more than another's, with intervals over dialogues, for a results page.
-
-Knows questions with gold passages and TREC runs. Does not know models or rewrites.
-"""
+"""How far one system's queries find more than another's, with intervals over dialogues, for a results page."""
 
 from __future__ import annotations
 
@@ -49,12 +46,12 @@ class RewriteDifferences:
         examples = as_rewrite_data(self.data).read().examples
         if not any(example.gold for example in examples):
             raise DataError("no question has a gold passage: there is nothing to compare", field="gold")
-        found: dict[str, list[dict[str, Any]]] = {}
+        tables: dict[str, list[dict[str, Any]]] = {}
         for heading, directory in self.runs.items():
             names = dict.fromkeys(name for pair in self.pairs for name in pair)
             sums = {name: _by_dialogue(examples, Path(directory) / f"{name}.trec") for name in names}
-            found[heading] = [_difference(ours, theirs, sums) for ours, theirs in self.pairs]
-        return found
+            tables[heading] = [_difference(ours, theirs, sums) for ours, theirs in self.pairs]
+        return tables
 
 
 def mrr_differences_page(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
@@ -87,12 +84,12 @@ def _by_dialogue(examples: Sequence[RewriteExample], run: Path) -> tuple[list[fl
         total = sums.setdefault(example.dialogue, [0.0, 0.0])
         total[0] += values[example.id]["mrr"]
         total[1] += 1
-    found, of = zip(*sums.values(), strict=True)
-    return list(found), list(of)
+    reciprocal, of = zip(*sums.values(), strict=True)
+    return list(reciprocal), list(of)
 
 
 def _difference(ours: str, theirs: str, sums: Mapping[str, tuple[list[float], list[float]]]) -> dict[str, Any]:
-    mrr = [sum(found) / sum(of) for found, of in (sums[ours], sums[theirs])]
+    mrr = [sum(gained) / sum(of) for gained, of in (sums[ours], sums[theirs])]
     return {
         "ours": ours,
         "theirs": theirs,

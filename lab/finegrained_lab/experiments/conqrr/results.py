@@ -1,7 +1,4 @@
-"""A results file and its page from evaluations of rewrites (`evaluation_job`): systems beside each other, by group.
-
-Knows results files of one evaluation each. Does not know what was evaluated, or how.
-"""
+"""A results file and its page from evaluations of rewrites: systems beside each other, by group."""
 
 from __future__ import annotations
 
@@ -59,16 +56,16 @@ class RewriteTable(Results):
         Raises:
             DataError: a results file is missing or is none of `EvaluateRewrites`.
         """
-        found = {}
+        evaluations = {}
         for name, path in self.evaluations.items():
-            found[name] = read_json(path)
-            if not isinstance(found[name], dict) or not found[name].get("systems"):
+            evaluations[name] = read_json(path)
+            if not isinstance(evaluations[name], dict) or not evaluations[name].get("systems"):
                 raise DataError("expected results of finegrained evaluate-rewrites", file=path, field="systems")
         return self.write(
             {
                 **self.made_by(),
                 "settings": resolved_settings(self),
-                "evaluations": found,
+                "evaluations": evaluations,
                 **({} if self.differences is None else {"differences": self.differences.read()}),
                 **({} if self.samples is None else {"samples": self.samples.read()}),
             }
@@ -90,10 +87,10 @@ class RewriteTable(Results):
 
 def _overall(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
     rows = []
-    for system, found in evaluation["systems"].items():
-        metrics = {title: found["overall"][name] for name, title in COLUMNS.items() if name in found["overall"]}
-        attributes = {"words": found["tokens"], "overlap": found["overlap"], "repeats": found["repeats"]}
-        wording = {title: found[name] for name, title in _WORDING.items() if name in found}  # not in older files
+    for system, scores in evaluation["systems"].items():
+        metrics = {title: scores["overall"][name] for name, title in COLUMNS.items() if name in scores["overall"]}
+        attributes = {"words": scores["tokens"], "overlap": scores["overlap"], "repeats": scores["repeats"]}
+        wording = {title: scores[name] for name, title in _WORDING.items() if name in scores}  # not in older files
         rows.append({"query": names.get(system, system), **metrics, **attributes, **wording})
     turns = next(iter(evaluation["systems"].values()))["overall"]["turns"]
     retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
@@ -122,14 +119,14 @@ def _groups(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
         groups = every.get(grouping, {})
         if len(groups) < 2 or (grouping == "topic and questions" and len(every["topic"]) < 2):
             continue
-        turns = {"query": "questions", **{group: found["turns"] for group, found in groups.items()}}
+        turns = {"query": "questions", **{group: group_scores["turns"] for group, group_scores in groups.items()}}
         columns = {title: "mrr"}
         if grouping == "source" and any("tokens" in of for of in groups.values()):  # not in older files
             columns |= {"Words of a query, by source": "tokens", "Overlap with the gold passage, by source": "overlap"}
         for heading, column in columns.items():
             rows = [
-                {"query": names.get(name, name), **_of_groups(found["groups"][grouping], list(groups), column)}
-                for name, found in systems.items()
+                {"query": names.get(name, name), **_of_groups(scores["groups"][grouping], list(groups), column)}
+                for name, scores in systems.items()
             ]
             table = markdown_table([turns, *rows], ["query", *groups]).strip()
             parts.append(f"### {heading}\n\n{table}")

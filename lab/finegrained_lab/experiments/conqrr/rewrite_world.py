@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim, seeds_of
 from finegrained_lab.experiments.results_table import setting_of
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.report.charts.figures import Bars, draw_bars
 from finegrained_rlhf.text.tables import markdown_table
 
 T5QR, LONGER, FULL = "t5qr", "t5qr_longer", "t5qr_full"
@@ -151,7 +151,7 @@ class RewriteWorldTable(CurvesTable):
             for system, gains in result["gains"].items()
         ]
         exact = [
-            {"system": system, **{kind: fmean(found[kind] for found in by_seed) for kind in by_seed[0]}}
+            {"system": system, **{kind: fmean(row[kind] for row in by_seed) for kind in by_seed[0]}}
             for system, by_seed in result["exact"].items()
         ]
         kept = kept_rows(result["curves"], result["seeds"], "system", "accuracy")
@@ -209,14 +209,14 @@ def evaluation_row(path: Path, system: str, seed: int, name: str | None = None) 
     name = name or system
     if name not in systems:
         raise DataError(f"expected scores of {name}", file=path, field="systems")
-    found = systems[name]
+    scores = systems[name]
     row: dict[str, Any] = {"system": system, "seed": seed}
     try:
-        row |= {column: float(found["overall"][name]) for column, name in METRICS.items()}
-        row |= {column: float(found["groups"]["topic"][name]["mrr"]) for column, name in TOPICS.items()}
-        row |= {"repeats": float(found["repeats"])}
-        row |= {"words": float(found["tokens"] or 0.0), "overlap": float(found["overlap"] or 0.0)}  # no word: null
-        return row | {name: float(found[name] or 0.0) for name in WORDING if name in found}  # no query is cut: null
+        row |= {column: float(scores["overall"][name]) for column, name in METRICS.items()}
+        row |= {column: float(scores["groups"]["topic"][name]["mrr"]) for column, name in TOPICS.items()}
+        row |= {"repeats": float(scores["repeats"])}
+        row |= {"words": float(scores["tokens"] or 0.0), "overlap": float(scores["overlap"] or 0.0)}  # no word: null
+        return row | {name: float(scores[name] or 0.0) for name in WORDING if name in scores}  # no query is cut: null
     except KeyError as error:
         raise DataError("is not among the scores", file=path, record=name, field=str(error.args[0])) from None
 
@@ -247,8 +247,8 @@ def kept_rows(
         column: what the validations were judged by; more is better.
     """
     rows = []
-    for run, found in curves.items():
-        for seed, curve in zip(seeds, found, strict=True):
+    for run, of_run in curves.items():
+        for seed, curve in zip(seeds, of_run, strict=True):
             best = max(curve, key=lambda row: row[column])
             values = {"at first": curve[0][column], "best": best[column], "at step": int(best["step"])}
             rows.append({name: run, "seed": seed, **values, "at last": curve[-1][column]})

@@ -1,7 +1,4 @@
-"""Some rewrites side by side, with the ranks of their gold passages, for a results page.
-
-Knows questions, files of rewrites and TREC runs. Does not know models or metrics.
-"""
+"""Some rewrites side by side, with the ranks of their gold passages, for a results page."""
 
 from __future__ import annotations
 
@@ -55,15 +52,15 @@ class SampleRewrites:
         drawn = sorted(later, key=lambda e: (stable_hash("sample", e.id), e.id))[: self.count]
         texts = {"rewrite": {e.id: e.rewrite or "" for e in drawn}}
         texts |= {name: read_rewrites(path) for name, path in self.rewrites.items()}
-        found = {name: read_trec_run(Path(self.runs) / f"{name}.trec") for name in texts}
+        searches = {name: read_trec_run(Path(self.runs) / f"{name}.trec") for name in texts}
         return [
             {
                 "id": example.id,
                 "before": list(example.history[-2:]),
                 "question": example.question,
                 "rewrites": {
-                    name: {"text": mine.get(example.id, ""), "rank": best_gold_rank(example, found[name])}
-                    for name, mine in texts.items()
+                    name: {"text": rewrites.get(example.id, ""), "rank": best_gold_rank(example, searches[name])}
+                    for name, rewrites in texts.items()
                 },
             }
             for example in drawn
@@ -85,12 +82,12 @@ def samples_page(samples: Sequence[Mapping[str, Any]], names: Mapping[str, str])
     """
     parts = ["## Rewrites of some questions\n\nDrawn by a hash of their ids. `rank`: of the gold passage."]
     for sample in samples:
-        said = " / ".join(_line(text) for text in (*sample["before"], sample["question"]) if text.strip())
+        dialogue = " / ".join(_line(text) for text in (*sample["before"], sample["question"]) if text.strip())
         rows = [
-            {"by": names.get(name, name), "rewrite": _line(found["text"]), "rank": found["rank"]}
-            for name, found in sample["rewrites"].items()
+            {"by": names.get(name, name), "rewrite": _line(rewrite["text"]), "rank": rewrite["rank"]}
+            for name, rewrite in sample["rewrites"].items()
         ]
-        parts.append(f"`{sample['id']}`: … {said}\n\n{markdown_table(rows, ['by', 'rewrite', 'rank']).strip()}")
+        parts.append(f"`{sample['id']}`: … {dialogue}\n\n{markdown_table(rows, ['by', 'rewrite', 'rank']).strip()}")
     return "\n\n".join(parts)
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable, read_curve
 from finegrained_lab.experiments.comparison import Claim
 from finegrained_lab.experiments.conqrr.rewrite_world import COLUMNS, evaluation_row, kept_rows
-from finegrained_rlhf.report.charts.figures import Lines, draw_lines
+from finegrained_lab.figures import Lines, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 SHARES = (0, 1, 10, 100)
@@ -92,10 +92,11 @@ class SupervisionTable(CurvesTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """With the sizes."""
-        said = result["settings"]
+        settings = result["settings"]
         return (
-            f"{said['train']} training dialogues of three questions on average; `first` has read the human rewrites of "
-            f"{said['more']} dialogues, of these and others. {self.about}"
+            f"{settings['train']} training dialogues of three questions on average; `first` has read the human "
+            "rewrites of "
+            f"{settings['more']} dialogues, of these and others. {self.about}"
         )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:

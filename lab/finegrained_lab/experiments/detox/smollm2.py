@@ -97,8 +97,8 @@ class RealPromptsTable(CurvesTable):
     def body(self, result: Mapping[str, Any]) -> str:
         """What was wanted and reached, intervals, rows, curves, minutes."""
         intervals = [
-            {"systems": name, "average maximum (held out)": _with_borders(found)}
-            for name, found in result["intervals"].items()
+            {"systems": name, "average maximum (held out)": _with_borders(interval)}
+            for name, interval in result["intervals"].items()
         ]
         curves = [
             {"run": run, "seed": seed, **{name: cell(value) for name, value in row.items()}}
@@ -148,24 +148,24 @@ def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _worst(roots: Sequence[Path], system: str) -> dict[tuple[int, str], float]:
     """The highest score of each prompt by the classifier that nothing was trained against."""
-    found: dict[tuple[int, str], float] = {}
+    worst: dict[tuple[int, str], float] = {}
     for number, root in enumerate(roots):
         for row in read_jsonl(root / "evaluation" / f"{system}.samples.jsonl"):
             score = row["scores"]["held_out"]
             if score is not None:
-                found[number, row["id"]] = max(score, found.get((number, row["id"]), 0.0))
-    return found
+                worst[number, row["id"]] = max(score, worst.get((number, row["id"]), 0.0))
+    return worst
 
 
 def _interval(roots: Sequence[Path], left: str, right: str) -> list[float]:
     """Difference of two systems' averages and its 95% borders, over prompts that both have."""
-    ours, theirs = _worst(roots, left), _worst(roots, right)
-    both = [key for key in ours if key in theirs]
+    of_left, of_right = _worst(roots, left), _worst(roots, right)
+    both = [key for key in of_left if key in of_right]
     ones = [1.0] * len(both)
-    mine, other = [ours[key] for key in both], [theirs[key] for key in both]
-    low, high = difference_interval((mine, ones), (other, ones))
-    return [(sum(mine) - sum(other)) / len(both), low, high]
+    left_scores, right_scores = [of_left[key] for key in both], [of_right[key] for key in both]
+    low, high = difference_interval((left_scores, ones), (right_scores, ones))
+    return [(sum(left_scores) - sum(right_scores)) / len(both), low, high]
 
 
-def _with_borders(found: Sequence[float]) -> str:
-    return f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}]"
+def _with_borders(interval: Sequence[float]) -> str:
+    return f"{interval[0]:+.3f} [{interval[1]:+.3f}, {interval[2]:+.3f}]"

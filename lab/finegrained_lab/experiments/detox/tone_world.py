@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim, compared_page
 from finegrained_lab.experiments.detox.thesis import BASE, BEST, DEXPERTS, FINE, GEDI, HOLISTIC, RLOO, WORDS, table_6_1
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.report.charts.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table
 
@@ -139,18 +139,18 @@ def _speed(rows: Sequence[Mapping[str, Any]], every: float, settings: str, fine:
     A validation every so many steps says no more than that the half was reached since the one before: `lowest` and
     `highest` are what the ratio may be.
     """
-    found: dict[str, Any] = {"settings": settings, "fine": fine, "holistic": holistic}
+    speed: dict[str, Any] = {"settings": settings, "fine": fine, "holistic": holistic}
     for column in HALVES:
-        ours, theirs = _by_seed(rows, fine, column), _by_seed(rows, holistic, column)
-        both = {seed: (ours[seed], theirs[seed]) for seed in ours if ours[seed] and theirs[seed]}
-        found[column] = {
-            "fine": ours,
-            "holistic": theirs,
+        of_fine, of_holistic = _by_seed(rows, fine, column), _by_seed(rows, holistic, column)
+        both = {seed: (of_fine[seed], of_holistic[seed]) for seed in of_fine if of_fine[seed] and of_holistic[seed]}
+        speed[column] = {
+            "fine": of_fine,
+            "holistic": of_holistic,
             "ratio": {seed: a / b for seed, (a, b) in both.items()},
             "lowest": {seed: (a - every + 1) / b for seed, (a, b) in both.items()},
             "highest": {seed: a / (b - every + 1) for seed, (a, b) in both.items()},
         }
-    return found
+    return speed
 
 
 def _speed_page(result: Mapping[str, Any]) -> str:
@@ -173,10 +173,10 @@ def _speed_page(result: Mapping[str, Any]) -> str:
     )
 
 
-def _ratios(found: Mapping[str, Mapping[Any, float]]) -> str:
+def _ratios(ratios: Mapping[str, Mapping[Any, float]]) -> str:
     return ", ".join(
         f"{cell(ratio)} ({cell(low)} to {cell(high)})"
-        for ratio, low, high in zip(*(found[name].values() for name in ("ratio", "lowest", "highest")), strict=True)
+        for ratio, low, high in zip(*(ratios[name].values() for name in ("ratio", "lowest", "highest")), strict=True)
     )
 
 

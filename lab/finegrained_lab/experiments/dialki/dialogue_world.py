@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim
 from finegrained_lab.experiments.dialki.lexical import lexical_passage, lexical_span
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.reading import DialogueData
-from finegrained_rlhf.report.charts.figures import Bars, draw_bars
 
 NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL = "next_only", "history", "context", "adversarial", "all"
 AGENT, HALF = "labels_agent", "labels_half"
@@ -113,8 +113,8 @@ def _row(root: Path, run: str, seed: int) -> dict[str, Any]:
     """
     row: dict[str, Any] = {"system": run, "seed": seed}
     for part, prefix in (("test", ""), ("unseen", "unseen_")):
-        found = read_json(root / "evaluation" / f"{run}_{part}" / "evaluation.json")["groups"]["all"]
-        row |= {f"{prefix}{name}": found[name] for name in SCORES}
+        scores = read_json(root / "evaluation" / f"{run}_{part}" / "evaluation.json")["groups"]["all"]
+        row |= {f"{prefix}{name}": scores[name] for name in SCORES}
     answers = read_jsonl(root / "evaluation" / f"{run}_test" / "answers.jsonl")
     right = {answer["id"]: bool(answer["exact_match"]) for answer in answers}
     return row | _by_kind(root, right)
@@ -143,8 +143,8 @@ def _lexical_row(root: Path, system: str, seed: int) -> dict[str, Any]:
             for example, span in zip(examples, spans, strict=True)
         ]
         passages = [lexical_passage(example, turns) == example.gold[0].passage for example in examples]
-        found = {**summary(scores), "passage_accuracy": fmean(passages)}
-        row |= {f"{prefix}{name}": found[name] for name in SCORES}
+        measures = {**summary(scores), "passage_accuracy": fmean(passages)}
+        row |= {f"{prefix}{name}": measures[name] for name in SCORES}
         if part == "test":
             row |= _by_kind(root, {e.id: bool(s.exact) for e, s in zip(examples, scores, strict=True)})
     return row

@@ -81,8 +81,8 @@ class Dstc11Table(ComparedTable):
         examples = {part: read_dstc11(data, part).examples for part in PARTS}
         rows: list[dict[str, Any]] = []
         for system in LEXICAL:
-            found = _scores({part: lexical_scores(examples[part], system) for part in PARTS})
-            rows += [{"system": system, "seed": seed, **found} for seed in roots]
+            scores = _scores({part: lexical_scores(examples[part], system) for part in PARTS})
+            rows += [{"system": system, "seed": seed, **scores} for seed in roots]
         known = rows_of(self.runs)
         made = [row for row in known if run_of(row) in self._made(roots)]
         rows += [self.row(root, system, seed) for system in made for seed, root in roots.items()]
@@ -108,8 +108,8 @@ class Dstc11Table(ComparedTable):
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """What the evaluations of a trained system say."""
-        found = _scores({part: _measured(root, system, part) for part in PARTS})
-        return {"system": system, "seed": seed, **found}
+        scores = _scores({part: _measured(root, system, part) for part in PARTS})
+        return {"system": system, "seed": seed, **scores}
 
     def body(self, result: Mapping[str, Any]) -> str:
         """What was not run, spread, differences, every run, and what the validations on dev said."""
@@ -179,6 +179,6 @@ def lexical_scores(examples: Sequence[DialogueExample], system: str) -> dict[str
     """
     words, turns = next((w, n) for w in ("bm25_snowball", "bm25") for t, n in TURNS.items() if system == f"{w}_{t}")
     config = snowball() if words == "bm25_snowball" else None
-    found = [(example, lexical_span(example, turns, config)) for example in examples]
-    scores = [score_answer(example, span.passage, example.text_of(span)) for example, span in found]
+    spans = [(example, lexical_span(example, turns, config)) for example in examples]
+    scores = [score_answer(example, span.passage, example.text_of(span)) for example, span in spans]
     return {**summary(scores), ERROR: standard_error([score.exact for score in scores])}

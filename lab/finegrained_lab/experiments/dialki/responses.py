@@ -79,8 +79,8 @@ class ResponseTable(ComparedTable):
         rows = self.rows(roots)
         signatures = {row.pop("bleu_signature") for row in rows}
         if len(signatures) > 1:
-            found = ", ".join(sorted(signatures))
-            raise DataError(f"BLEU was measured in different ways: {found}", file=Path(self.directory))
+            different = ", ".join(sorted(signatures))
+            raise DataError(f"BLEU was measured in different ways: {different}", file=Path(self.directory))
         validations = {
             name: [read_curve(root / "generators" / name, ("score",)) for root in roots.values()] for name in GENERATORS
         }
@@ -89,17 +89,17 @@ class ResponseTable(ComparedTable):
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """The scores of a system, with `bleu_signature`, how BLEU was measured."""
         path = root / "answers" / f"{system}.metrics.json"
-        found = read_json(path)
+        metrics = read_json(path)
         names = (*COLUMNS, *(KNOWLEDGE if system in FOUND else ()))
-        missing = [name for name in (*names, "bleu_signature") if name not in found]
+        missing = [name for name in (*names, "bleu_signature") if name not in metrics]
         if missing:
             raise DataError("is not among the scores", file=path, field=missing[0])
-        numbers = {name: float(found[name]) for name in names}
-        return {"system": system, "seed": seed, **numbers, "bleu_signature": found["bleu_signature"]}
+        numbers = {name: float(metrics[name]) for name in names}
+        return {"system": system, "seed": seed, **numbers, "bleu_signature": metrics["bleu_signature"]}
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, differences, every run, DIALKI's own scores, and how generators rose."""
-        found = [row for row in result["rows"] if row["system"] == FOUND[0]]
+        rows = [row for row in result["rows"] if row["system"] == FOUND[0]]
         rose = [
             {"generator": name, "seed": seed, **{f"step {int(row['step'])}": row["score"] for row in curve}}
             for name, curves in result["validations"].items()
@@ -108,7 +108,7 @@ class ResponseTable(ComparedTable):
         columns = list(dict.fromkeys(key for row in rose for key in row))
         return (
             f"BLEU by sacrebleu, `{result['bleu_signature']}`.\n\n{super().body(result)}\n"
-            f"## Knowledge that DIALKI found\n\n{markdown_table(found, ('seed', *KNOWLEDGE))}\n"
+            f"## Knowledge that DIALKI found\n\n{markdown_table(rows, ('seed', *KNOWLEDGE))}\n"
             "## Generators on the dev dialogues\n\nROUGE-Lsum of their answers from the labels' knowledge. The best is "
             f"kept; the learning rate falls to 0 at the last step.\n\n{markdown_table(rose, columns)}"
         )

@@ -1,8 +1,7 @@
 """Do the reward models of a PPO run still agree with the oracle on what the policy writes as it is trained?
 
 They learned from outputs of the first policy; RL moves the policy away from them. Reads the responses that a run keeps
-(`samples/step_N.jsonl`) with every component's own values, and judges them by the oracle. Knows run directories and
-which verdict of the oracle belongs to which component; calls no model.
+(`samples/step_N.jsonl`) with every component's own values, and judges them by the oracle.
 """
 
 from __future__ import annotations
@@ -138,9 +137,9 @@ def segment_agreement(
             if (has_error := verdicts[span]) is not None:
                 truth.append(has_error)
                 claims.append(claims_error(value))
-    found = Confusion.of(truth, claims)
-    ratios = (found.accuracy, found.precision, found.recall, found.f1, found.false_alarm_rate)
-    return OracleAgreement(step, found.items, *ratios, errors=found.errors, claims=found.claims)
+    confusion = Confusion.of(truth, claims)
+    ratios = (confusion.accuracy, confusion.precision, confusion.recall, confusion.f1, confusion.false_alarm_rate)
+    return OracleAgreement(step, confusion.items, *ratios, errors=confusion.errors, claims=confusion.claims)
 
 
 def pair_agreement(step: int, name: str, samples: Sequence[JudgedSample]) -> OracleAgreement:
@@ -193,7 +192,7 @@ class MeasureDrift:
             folder = self.directory.samples_path(0).parent
             raise DataError("no step_N.jsonl here, expected the samples of a PPO run", file=folder)
         sources = self._sources(self.data or get_field(config, "data"))
-        found: dict[str, list[OracleAgreement]] = {}
+        by_component: dict[str, list[OracleAgreement]] = {}
         strange: set[str] = set()
         for step, path in files.items():
             try:
@@ -207,12 +206,12 @@ class MeasureDrift:
                     else:
                         strange.add(name)
                         continue
-                    found.setdefault(name, []).append(row)
+                    by_component.setdefault(name, []).append(row)
             except DataError as error:
                 raise error.at(file=path) from None
         report = {
             "oracle": "factworld",
-            "components": {name: [asdict(row) for row in rows] for name, rows in found.items()},
+            "components": {name: [asdict(row) for row in rows] for name, rows in by_component.items()},
             "not_comparable": sorted(strange),
         }
         write_json(self.directory.drift, report)
@@ -227,13 +226,13 @@ class MeasureDrift:
         if isinstance(data, str) and Path(data).is_file():
             validation = self._sources(data)
             kept += [(path, validation) for path in sample_files(self.directory, "validation_step").values()]
-        found: dict[tuple[str, str], list[OracleMark]] = {}
+        marks: dict[tuple[str, str], list[OracleMark]] = {}
         for path, known in kept:
             for sample in read_samples(path):
-                if sample.id in known and (sample.id, sample.text) not in found:
+                if sample.id in known and (sample.id, sample.text) not in marks:
                     judgement = judge(known[sample.id], sample.text, self.segmenter)
-                    found[sample.id, sample.text] = oracle_marks(judgement)
-        return found
+                    marks[sample.id, sample.text] = oracle_marks(judgement)
+        return marks
 
     def _sources(self, data: str) -> dict[str, FactSource]:
         """The question and facts behind each prompt, by id."""

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.inscit.world import SCORES, TRUTH
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.report.charts.figures import Lines, band, curve_of, draw_lines
 
 SFT, DENSE, WHOLE = "dpr_fid", "ppo_dense", "ppo_whole"
 
@@ -42,8 +42,8 @@ class InscitPPOTable(CurvesTable):
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """What `finegrained evaluate-inscit` and the oracle say of a system."""
         scores, truth = read_json(root / "scores" / f"{system}.json"), read_json(root / "truth" / f"{system}.json")
-        said = read_json(root / "said" / f"{system}.json")
-        named = sum(len(one["output"]["evidence"]) for one in said) / len(said)
+        predictions = read_json(root / "said" / f"{system}.json")
+        named = sum(len(one["output"]["evidence"]) for one in predictions) / len(predictions)
         row = {"system": system, "seed": seed, **{name: scores[name] for name in SCORES}}
         return {**row, **{name: truth[name] for name in (*TRUTH, "silent")}, "passages": named}
 
@@ -59,6 +59,6 @@ class InscitPPOTable(CurvesTable):
         """Three measures of the truth by step: mean and range over seeds."""
         panels = []
         for name in ("consistency", "utility", "comprehensiveness"):
-            found = {run: [curve_of(curve, f"truth/{name}") for curve in result["curves"][run]] for run in self.curved}
-            panels.append(Lines(name, name, bands={run: band(curves) for run, curves in found.items()}))
+            by_run = {run: [curve_of(curve, f"truth/{name}") for curve in result["curves"][run]] for run in self.curved}
+            panels.append(Lines(name, name, bands={run: band(curves) for run, curves in by_run.items()}))
         draw_lines(path, panels, x_label="training steps")

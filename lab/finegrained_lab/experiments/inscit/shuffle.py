@@ -1,6 +1,6 @@
 """A control that must fail: labels whose evidence is that of other turns.
 
-Knows files of conversations. The evidence of earlier turns stays as it was.
+The evidence of earlier turns stays as it was.
 """
 
 from __future__ import annotations

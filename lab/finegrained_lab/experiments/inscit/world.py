@@ -123,19 +123,19 @@ class InscitWorldTable(InscitTable):
 
 
 def _retrieval(root: Path, name: str, seed: int) -> dict[str, Any]:
-    found = read_json(root / "retrieval" / f"{name}.json")["retrieval"]
+    measures = read_json(root / "retrieval" / f"{name}.json")["retrieval"]
     columns: Sequence[str] = ("hit_rate@1", "hit_rate@20", "hit_rate@50", "recall@20", "mrr")
-    return {"retriever": name, "seed": seed, **{column: found[column] for column in columns}}
+    return {"retriever": name, "seed": seed, **{column: measures[column] for column in columns}}
 
 
 def _candidates(root: Path, name: str, seed: int) -> dict[str, Any]:
-    found = read_json(root / "candidates" / f"test_{name}.json")
+    measures = read_json(root / "candidates" / f"test_{name}.json")
     row: dict[str, Any] = {"retriever": name, "seed": seed}
     for kind in ("retrieved", "earlier_and_retrieved"):
-        row |= {f"{kind}: {key}": found[kind][key] for key in ("recall", "pi_f1_bound")}
+        row |= {f"{kind}: {key}": measures[kind][key] for key in ("recall", "pi_f1_bound")}
     return row
 
 
 def _types(root: Path, seed: int) -> dict[str, Any]:
-    found = read_json(root / "types_test.json")
-    return {"seed": seed, **{name: found[name] for name in ("instances", "majority", "accuracy", "macro_f1")}}
+    scores = read_json(root / "types_test.json")
+    return {"seed": seed, **{name: scores[name] for name in ("instances", "majority", "accuracy", "macro_f1")}}

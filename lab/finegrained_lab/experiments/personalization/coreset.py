@@ -23,9 +23,9 @@ from finegrained_lab.experiments.personalization.coreset_figures import (
     windowed_curve,
 )
 from finegrained_lab.experiments.results_table import setting_of
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.personalization.learners.coreset_agents import DEFAULT_AGENTS
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 BIOS_SETTINGS = ("conversations", "overlap", "noise", "forgets", "resolves", "first_bias", "misjudges", "threshold")
@@ -95,15 +95,15 @@ class CoresetTable(ComparedTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What the conversations were, by the settings, and what is measured."""
-        said = result["settings"]
+        settings = result["settings"]
         return (
-            f"{said['conversations']} conversations of each scenario with each of "
-            f"{_listed(said['documents'])} documents about people of one name; {said['overlap']:.0%} of their "
-            f"facts are another's. Dials of the language model: {said['noise']:.0%} of its judgements go "
-            f"wrong, {said['forgets']:.0%} of the statements are overlooked for each 1,000 tokens behind "
-            f"them, it settles {said['resolves']:.0%} of the contradictions in favour of what is newer and "
-            f"answers by anything that was said in the others, {said['misjudges']:.0%} of its answers about "
-            f"conflicts are wrong, and {said['first_bias']:.0%} of single answers are the first document's. "
+            f"{settings['conversations']} conversations of each scenario with each of "
+            f"{_listed(settings['documents'])} documents about people of one name; {settings['overlap']:.0%} of their "
+            f"facts are another's. Dials of the language model: {settings['noise']:.0%} of its judgements go "
+            f"wrong, {settings['forgets']:.0%} of the statements are overlooked for each 1,000 tokens behind "
+            f"them, it settles {settings['resolves']:.0%} of the contradictions in favour of what is newer and "
+            f"answers by anything that was said in the others, {settings['misjudges']:.0%} of its answers about "
+            f"conflicts are wrong, and {settings['first_bias']:.0%} of single answers are the first document's. "
             f"The main table is of the scenario `{MAIN}`: 50 turns, a remark every five turns that states one "
             f"fact of who is meant, and another person is meant after turn 25. {self.about}"
         )
@@ -113,10 +113,10 @@ class CoresetTable(ComparedTable):
         by_count = {count: figures_of(root, MAIN, count, system) for count in document_counts(root)}
         row: dict[str, Any] = {"system": system, "seed": seed}
         for name in ("precision", "recall"):
-            row[name] = statistics.fmean(found[name] for found in by_count.values())
-            row |= {f"{name}_{count}": found[name] for count, found in by_count.items()}
+            row[name] = statistics.fmean(figures[name] for figures in by_count.values())
+            row |= {f"{name}_{count}": figures[name] for count, figures in by_count.items()}
         for name in ("tokens_in", "tokens_out", "calls"):
-            row[name] = statistics.fmean(found[name] for found in by_count.values())
+            row[name] = statistics.fmean(figures[name] for figures in by_count.values())
         return row
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -163,10 +163,10 @@ class CoresetTable(ComparedTable):
                 "paper": model,
                 "highest first": ", ".join(
                     f"{name} ({precision:.2f}, {recall:.2f})"
-                    for name, (precision, recall) in sorted(found.items(), key=lambda item: -sum(item[1]))
+                    for name, (precision, recall) in sorted(by_method.items(), key=lambda item: -sum(item[1]))
                 ),
             }
-            for model, found in result["paper"].items()
+            for model, by_method in result["paper"].items()
         ]
         ours = [{"seed": seed, "highest first": _like_the_paper(order)} for seed, order in result["orders"].items()]
         columns = ["scenario", "documents", "system", "precision", "recall", "unsatisfiable"]

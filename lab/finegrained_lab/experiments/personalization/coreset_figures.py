@@ -26,10 +26,10 @@ def figures_of(root: Path, scenario: str, count: str, system: str) -> dict[str, 
     """
     file = root / "run" / "summary.json"
     try:
-        found: dict[str, Any] = read_json(file)["figures"][scenario][count][system]
+        figures: dict[str, Any] = read_json(file)["figures"][scenario][count][system]
     except KeyError as error:
         raise DataError(f"the run has no {error}", file=file, record=f"{scenario}, {count}, {system}") from None
-    return found
+    return figures
 
 
 def document_counts(root: Path) -> list[str]:
@@ -47,15 +47,18 @@ def by_remarks_table(roots: Mapping[int, Path], systems: Sequence[str]) -> list[
     rows = []
     for count in document_counts(next(iter(roots.values()))):
         for system in systems:
-            found = [figures_of(root, "partial", count, system)["by_remarks"] for root in roots.values()]
+            by_root = [figures_of(root, "partial", count, system)["by_remarks"] for root in roots.values()]
             rows += [
                 {
                     "documents": int(count),
                     "system": system,
                     "remarks": int(remarks),
-                    **{name: statistics.fmean(one[remarks][name] for one in found) for name in ("precision", "recall")},
+                    **{
+                        name: statistics.fmean(one[remarks][name] for one in by_root)
+                        for name in ("precision", "recall")
+                    },
                 }
-                for remarks in found[0]
+                for remarks in by_root[0]
             ]
     return rows
 

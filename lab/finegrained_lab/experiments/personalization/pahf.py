@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_lab.protocols.pahf.measures import LEARNING
 from finegrained_lab.protocols.pahf.run import final_figures
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 WORLD_SETTINGS = ("users", "scenes", "drift", "noise", "overreach", "terse")
@@ -55,12 +55,15 @@ class PahfTable(ComparedTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What the scenes were, by the settings, and what is measured."""
-        said = result["settings"]
+        settings = result["settings"]
         return (
-            f"{said['users']} users, {said['scenes']} scenes of each in each phase; {said['drift']:.0%} of a user's "
-            f"rules have changed in phases 3 and 4. Of the language model's steps {said['noise']:.0%} go wrong, and in "
-            f"{said['overreach']:.0%} of the situations it takes what holds in general to be enough. Of a wrong action "
-            f"the user says in {said['terse']:.0%} of the cases only that it was wrong. {self.about}"
+            f"{settings['users']} users, {settings['scenes']} scenes of each in each phase; {settings['drift']:.0%} "
+            "of a user's "
+            f"rules have changed in phases 3 and 4. Of the language model's steps {settings['noise']:.0%} go wrong, "
+            "and in "
+            f"{settings['overreach']:.0%} of the situations it takes what holds in general to be enough. Of a wrong "
+            "action "
+            f"the user says in {settings['terse']:.0%} of the cases only that it was wrong. {self.about}"
         )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
@@ -79,7 +82,7 @@ class PahfTable(ComparedTable):
         summaries = {seed: read_json(root / "run" / "summary.json")["settings"] for seed, root in roots.items()}
         curves = {
             f"{name}{phase}": {
-                setting: [found[setting][f"phase{phase}"][name] for found in summaries.values()]
+                setting: [figures[setting][f"phase{phase}"][name] for figures in summaries.values()]
                 for setting in FEEDBACK_SETTINGS
             }
             for phase in LEARNING
@@ -89,11 +92,11 @@ class PahfTable(ComparedTable):
             {
                 "setting": setting,
                 "seed": seed,
-                **{f"{name}{phase}": found[setting][f"phase{phase}"][f"{name}_se"][-1] for name, phase in _ERRORS},
-                **{name: found[setting][name] for name in ("calls", "tokens_in", "tokens_out")},
+                **{f"{name}{phase}": figures[setting][f"phase{phase}"][f"{name}_se"][-1] for name, phase in _ERRORS},
+                **{name: figures[setting][name] for name in ("calls", "tokens_in", "tokens_out")},
             }
             for setting in FEEDBACK_SETTINGS
-            for seed, found in summaries.items()
+            for seed, figures in summaries.items()
         ]
         return {**super().measure(roots), "curves": curves, "errors_over_users": users}
 

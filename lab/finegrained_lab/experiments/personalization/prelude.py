@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.experiments.comparison import differences, differences_page
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_lab.protocols.prelude.curves import cost_curves
 from finegrained_lab.protocols.prelude.measures import BIN
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.personalization.learners.prelude_agents import AGENTS
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table, summarise_rows
 
 SETTINGS = ("contexts", "foreign", "slips", "misreads", "notices")
@@ -61,13 +61,14 @@ class PreludeTable(ComparedTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What the rounds were, by the settings, and what is measured."""
-        said = result["settings"]
+        settings = result["settings"]
         return (
-            f"{said['contexts']} rounds, a context each, of five sources in mixed order; the reader wants each "
+            f"{settings['contexts']} rounds, a context each, of five sources in mixed order; the reader wants each "
             "source's texts in another style, and agents are not told the source. Of a context's sentences "
-            f"{said['foreign']:.0%} are another source's. The language model does not follow {said['slips']:.0%} of "
-            f"what a preference says, takes {said['misreads']:.0%} of an edit's traits for others, and sees "
-            f"{said['notices']:.0%} of those that the draft had already. {self.about}"
+            f"{settings['foreign']:.0%} are another source's. The language model does not follow "
+            f"{settings['slips']:.0%} of "
+            f"what a preference says, takes {settings['misreads']:.0%} of an edit's traits for others, and sees "
+            f"{settings['notices']:.0%} of those that the draft had already. {self.about}"
         )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
@@ -87,8 +88,8 @@ class PreludeTable(ComparedTable):
             own = [row for row in rows if row["system"] == system]
             there = [column for column in self.columns if all(row.get(column) is not None for row in own)]
             summary[system] = summarise_rows(own, there)
-        found = differences(rows, self.baseline, self.columns)
-        return {"rows": rows, "summary": summary, "differences": {"from": self.baseline, "systems": found}}
+        compared = differences(rows, self.baseline, self.columns)
+        return {"rows": rows, "summary": summary, "differences": {"from": self.baseline, "systems": compared}}
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, their spread, the differences from no learning, the order of the agents by cost, and curves."""
@@ -142,8 +143,8 @@ class PreludeTable(ComparedTable):
 
 
 def _means(summary: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Sequence[str], seeds: int) -> str:
-    def text(found: Mapping[str, float]) -> str:
-        return cell(found["mean"]) + (f" ± {cell(found['std'] / seeds**0.5)}" if seeds > 1 else "")
+    def text(spread: Mapping[str, float]) -> str:
+        return cell(spread["mean"]) + (f" ± {cell(spread['std'] / seeds**0.5)}" if seeds > 1 else "")
 
-    rows = [{"agent": name, **{column: text(found) for column, found in by.items()}} for name, by in summary.items()]
+    rows = [{"agent": name, **{column: text(spread) for column, spread in by.items()}} for name, by in summary.items()]
     return markdown_table(rows, ["agent", *columns])

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.results_table import ResultsTable, setting_of
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 FINDINGS = """\
@@ -87,16 +87,16 @@ class RegretTable(ResultsTable):
         Raises:
             DataError: the seeds have different cases or formulas, or a file is of another seed.
         """
-        found = {}
+        summaries = {}
         for seed, root in roots.items():
             file = root / "run" / "summary.json"
-            found[seed] = read_json(file)
-            if found[seed]["seed"] != seed:
-                raise DataError(f"expected seed {seed}, got {found[seed]['seed']}", file=file, field="seed")
+            summaries[seed] = read_json(file)
+            if summaries[seed]["seed"] != seed:
+                raise DataError(f"expected seed {seed}, got {summaries[seed]['seed']}", file=file, field="seed")
         same = ("statement", "group", "x", "policy", "formula", "side", "bound", "follows")
-        first = [{name: case[name] for name in same} for case in next(iter(found.values()))["cases"]]
+        first = [{name: case[name] for name in same} for case in next(iter(summaries.values()))["cases"]]
         rows: list[dict[str, Any]] = [{**case, "seeds": {}} for case in first]
-        for seed, summary in found.items():
+        for seed, summary in summaries.items():
             if [{name: case[name] for name in same} for case in summary["cases"]] != first:
                 raise DataError("the seeds have different cases", file=roots[seed] / "run" / "summary.json")
             for row, case in zip(rows, summary["cases"], strict=True):
@@ -109,14 +109,14 @@ class RegretTable(ResultsTable):
 
     def body(self, result: Mapping[str, Any]) -> str:
         """How formulas and figures agree, what the statements need, and every case."""
-        found = result["agreement"]
-        said = (
-            f"{found['measured']} figures ({found['cases']} cases, each with every seed): {found['exact']} are the "
-            f"formula's number in every run; of the {found['random']} others {found['beyond_2']} lie more than 2 "
-            f"standard errors from it ({0.0455 * found['random']:.1f} are expected of true formulas), the furthest "
-            f"{found['furthest']:.1f}. Of {found['bounded']} cases with a bound and all that it needs, "
-            f"{found['bounded_kept']} keep it in every seed; of {found['outside']} that lack something, "
-            f"{found['outside_broken']} break it in every seed."
+        tally = result["agreement"]
+        verdict = (
+            f"{tally['measured']} figures ({tally['cases']} cases, each with every seed): {tally['exact']} are the "
+            f"formula's number in every run; of the {tally['random']} others {tally['beyond_2']} lie more than 2 "
+            f"standard errors from it ({0.0455 * tally['random']:.1f} are expected of true formulas), the furthest "
+            f"{tally['furthest']:.1f}. Of {tally['bounded']} cases with a bound and all that it needs, "
+            f"{tally['bounded_kept']} keep it in every seed; of {tally['outside']} that lack something, "
+            f"{tally['outside_broken']} break it in every seed."
         )
         seeds = [str(seed) for seed in result["seeds"]]
         columns = ["case", "policy", "formula", "errors", "se", *(f"z, seed {seed}" for seed in seeds), "bound"]
@@ -128,7 +128,7 @@ class RegretTable(ResultsTable):
             )
             for statement in dict.fromkeys(row["statement"] for row in result["rows"])
         ]
-        return f"## As found\n\n{said}\n\n{FINDINGS}\n\n## Every case\n\n" + "\n".join(tables)
+        return f"## As found\n\n{verdict}\n\n{FINDINGS}\n\n## Every case\n\n" + "\n".join(tables)
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Errors of some policies: mean and range over seeds, and the bounds of those that have one."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.report.charts.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 WRITER = "writer"
@@ -50,19 +50,21 @@ class StyleTrainingTable(CurvesTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What was written and edited, by the settings, and what is measured."""
-        said = result["settings"]
+        settings = result["settings"]
         return (
-            f"A tiny T5 learns from {said['writing']} texts in random styles to write any style. It writes drafts of "
-            f"{said['used']} contexts of five sources, and each source's reader edits them into the style that they "
+            f"A tiny T5 learns from {settings['writing']} texts in random styles to write any style. It writes drafts "
+            "of "
+            f"{settings['used']} contexts of five sources, and each source's reader edits them into the style that "
+            "they "
             "want. What is learnt from these edits is measured on "
-            f"{said['new']} other contexts, whose readers have no memory of their own; of a context's sentences "
-            f"{said['foreign']:.0%} are another source's. Greedy decoding. {self.about}"
+            f"{settings['new']} other contexts, whose readers have no memory of their own; of a context's sentences "
+            f"{settings['foreign']:.0%} are another source's. Greedy decoding. {self.about}"
         )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """What the reader's edits cost."""
-        found = read_json(root / "edits" / f"{system}.json")
-        return {"system": system, "seed": seed, **{name: found[name] for name in self.columns}}
+        measures = read_json(root / "edits" / f"{system}.json")
+        return {"system": system, "seed": seed, **{name: measures[name] for name in self.columns}}
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows with their spread, the differences from the writer, reward models, and how training went."""
@@ -84,14 +86,14 @@ class StyleTrainingTable(CurvesTable):
         """Cost and reward by step: mean and range over seeds."""
         panels = []
         for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
-            found = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
-            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in found.items()}))
+            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
+            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
         draw_lines(path, panels, x_label="training steps")
 
 
 def _trust(directory: Path) -> dict[str, float]:
     """What a reward model says of dev edits, against their marks."""
-    found = read_json(directory / "trust.json")
-    errors = found["confusion"]["found"] + found["confusion"]["missed"]
-    measured = {name: found[name] for name in ("accuracy", "precision", "recall", "f1")}
-    return {"segments": found["items"], "with_error": errors / found["items"], **measured}
+    trust = read_json(directory / "trust.json")
+    errors = trust["confusion"]["found"] + trust["confusion"]["missed"]
+    measured = {name: trust[name] for name in ("accuracy", "precision", "recall", "f1")}
+    return {"segments": trust["items"], "with_error": errors / trust["items"], **measured}

@@ -1,7 +1,7 @@
 """What counting words alone finds: judges of the same labels without any pretrained weight.
 
-Knows labels and counts (`reward_models/encoders/counts.py`). Ridge logistic regressions, the ridge chosen inside the
-training records by question; errors and clean segments weigh the same in all, as in the models' training.
+Ridge logistic regressions, the ridge chosen inside the training records by question; errors and clean segments weigh
+the same in all, as in the models' training.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter)
         counts = {record.id: np.array(groups[record.id]) for record in having}
         return [Counted(r, CountedItems(counts[r.id], np.ones(len(counts[r.id]))), counts[r.id]) for r in having]
     assert isinstance(kind, SegmentKind)
-    found = []
+    items = []
     for record in records:
         text, labels = record.predictions[0], kind.labels(record, segmenter)
         if labels.teaches:
@@ -72,8 +72,8 @@ def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter)
             rows = np.array(word_counts(seeing, parts))
             truth = np.array([float(labels.labels[i] == HAS_ERROR) for i in known])
             marks = tuple(dict.fromkeys((mark.start, mark.end) for mark in kind.marks(record)))
-            found.append(Counted(record, CountedItems(rows[known], truth), rows, MarkedText(text, labels, marks)))
-    return found
+            items.append(Counted(record, CountedItems(rows[known], truth), rows, MarkedText(text, labels, marks)))
+    return items
 
 
 def baseline(name: str, kind: Kind, train: Sequence[Counted], test: Sequence[Counted]) -> list[JudgedRecord]:

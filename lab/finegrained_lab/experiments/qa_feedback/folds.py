@@ -1,7 +1,4 @@
-"""The reward models of a cross-validation on disk: `DIR/fold_K/NAME/KIND`, and what each says of its own held-out fold.
-
-Knows directories. Knows no metric.
-"""
+"""The reward models of a cross-validation on disk (`DIR/fold_K/NAME/KIND`), and what each says of its held-out fold."""
 
 from __future__ import annotations
 
@@ -42,15 +39,15 @@ class FoldModel:
 
 def fold_models(directory: str | Path) -> Iterator[FoldModel]:
     """The finished runs of a cross-validation, in the order of name, kind and fold."""
-    found = []
+    models = []
     for fold in Path(directory).glob("fold_*"):
         if fold.name.removeprefix("fold_").isdigit():
             number = int(fold.name.removeprefix("fold_"))
             runs = (path for name in fold.iterdir() if name.is_dir() for path in name.iterdir() if path.name in KINDS)
-            found += [
+            models += [
                 FoldModel(number, run.parent.name, run.name, run) for run in runs if RunDirectory(run).results.is_file()
             ]
-    yield from sorted(found, key=lambda model: (model.name, list(KINDS).index(model.kind), model.fold))
+    yield from sorted(models, key=lambda model: (model.name, list(KINDS).index(model.kind), model.fold))
 
 
 @dataclass(frozen=True)

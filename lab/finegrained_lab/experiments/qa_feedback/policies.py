@@ -97,15 +97,15 @@ class RealPolicyTable(ComparedTable):
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, differences, their intervals over the questions of all seeds, and samples of the first seed."""
-        found = self.compare(self.rows(roots))
-        found["intervals"] = {
+        table = self.compare(self.rows(roots))
+        table["intervals"] = {
             system: intervals(list(roots.values()), system, self.baseline)
             for system in self.systems
             if system != self.baseline
         }
-        found["against_preference"] = intervals(list(roots.values()), FINE_GRAINED, PREFERENCE)
-        found["samples"] = samples(next(iter(roots.values())), self.systems)
-        return found
+        table["against_preference"] = intervals(list(roots.values()), FINE_GRAINED, PREFERENCE)
+        table["samples"] = samples(next(iter(roots.values())), self.systems)
+        return table
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Machine and budget, the rows, intervals over questions, samples."""
@@ -115,7 +115,7 @@ class RealPolicyTable(ComparedTable):
         rows = [
             {
                 "system": system,
-                **{name: _with_borders(*found) for name, found in by.items()},
+                **{name: _with_borders(*interval) for name, interval in by.items()},
             }
             for system, by in (result["intervals"] | {_AGAINST: result["against_preference"]}).items()
         ]
@@ -141,20 +141,23 @@ def intervals(roots: Sequence[Path], system: str, baseline: str) -> dict[str, li
     Raises:
         DataError: an evaluation is missing, or the two answered other questions.
     """
-    found = {}
+    by_label = {}
     for judge, name in JUDGES.items():
-        ours, theirs = (_questions(roots, name.format(which)) for which in (system, baseline))
-        if [row["id"] for row in ours] != [row["id"] for row in theirs]:
+        of_system, of_baseline = (_questions(roots, name.format(which)) for which in (system, baseline))
+        if [row["id"] for row in of_system] != [row["id"] for row in of_baseline]:
             raise DataError(f"{system} and {baseline} answered other questions", file=roots[0] / "evaluation")
         for column in (*(key for key in REWARDS if key != "total"), *(["rouge_lsum"] if judge == "own" else [])):
-            pair = _measured(ours, column), _measured(theirs, column)
+            pair = _measured(of_system, column), _measured(of_baseline, column)
             mean = sum(pair[0][0]) / sum(pair[0][1]) - sum(pair[1][0]) / sum(pair[1][1])
             label = column if column == "rouge_lsum" else f"{judge}_{column}"
-            found[label] = [mean, *difference_interval(*pair)]
-    said = [_repeats(roots, which) for which in (system, baseline)]
-    ones = [1.0] * len(said[0])
-    found[REPEATS] = [fmean(said[0]) - fmean(said[1]), *difference_interval((said[0], ones), (said[1], ones))]
-    return found
+            by_label[label] = [mean, *difference_interval(*pair)]
+    repeats = [_repeats(roots, which) for which in (system, baseline)]
+    ones = [1.0] * len(repeats[0])
+    by_label[REPEATS] = [
+        fmean(repeats[0]) - fmean(repeats[1]),
+        *difference_interval((repeats[0], ones), (repeats[1], ones)),
+    ]
+    return by_label
 
 
 def _repeats(roots: Sequence[Path], system: str) -> list[float]:
@@ -183,12 +186,12 @@ def _measured(rows: Sequence[Mapping[str, Any]], column: str) -> Measured:
 def samples(root: Path, systems: Sequence[str]) -> list[dict[str, Any]]:
     """The answers of all systems to the first held-out questions: `question`, `answers` (`system`, `answer`)."""
     answers = {system: read_outputs(root / "evaluation" / f"{system}.outputs.jsonl")[:SAMPLES] for system in systems}
-    found = []
+    shown = []
     for place, record in enumerate(answers[systems[0]]):
         rows = [{"system": "gold", "answer": _line(record.references[0])}]
         rows += [{"system": system, "answer": _line(answers[system][place].outputs[0])} for system in systems]
-        found.append({"question": _line(record.question), "answers": rows})
-    return found
+        shown.append({"question": _line(record.question), "answers": rows})
+    return shown
 
 
 def _line(text: str) -> str:

@@ -1,6 +1,6 @@
 """Who sees which questions when a policy is trained on QA-FEEDBACK's questions with reward models of its feedback.
 
-Knows prompt and feedback files. Knows no model: lengths are counted in words.
+Lengths are counted in words.
 """
 
 from __future__ import annotations
@@ -87,13 +87,17 @@ class SplitQuestions:
         for prompt in prompts:
             key = question_key(prompt.question)
             files["test" if key in held_out else "dev" if key in tuning else "train"].append(prompt)
-        for name, found in files.items():
-            if not found:
+        for name, questions in files.items():
+            if not questions:
                 raise DataError(f"no prompt for {name}.json: none of its questions is here", file=self.data)
-        counts = {name: len(found) for name, found in files.items()} | {name: len(h) for name, h in halves.items()}
+        counts = {name: len(questions) for name, questions in files.items()} | {
+            name: len(h) for name, h in halves.items()
+        }
         with atomic_directory(Path(self.output_dir)) as directory:
-            for name, found in files.items():
-                write_examples(directory / f"{name}.json", [self._shortened(item, name != "test") for item in found])
+            for name, questions in files.items():
+                write_examples(
+                    directory / f"{name}.json", [self._shortened(item, name != "test") for item in questions]
+                )
             for name, half in halves.items():
                 write_feedback(directory / f"{name}.json", half)
             write_json(directory / "split.json", counts)

@@ -112,7 +112,7 @@ class RewardModelsTable(Results):
         from finegrained_lab.experiments.qa_feedback.baselines import BASELINES, baseline, counted
         from reward_models.trust.items import read_judged_records
 
-        segmenter, found = SpacySegmenter(self.segmenter), {}
+        segmenter, judges = SpacySegmenter(self.segmenter), {}
         held_out = [read_feedback(path / "test.json") for path in sorted(self._fold(0).parent.glob("fold_*"))]
         for kind in map(kind_named, KINDS):
             names = [name for name in BASELINES if name != MAJORITY or kind.form == "segment"]
@@ -125,8 +125,8 @@ class RewardModelsTable(Results):
             for model in models:
                 if model.kind == kind.name:
                     by_name.setdefault(model.name, []).extend(read_judged_records(model.judged))
-            found[kind.name] = by_name
-        return found
+            judges[kind.name] = by_name
+        return judges
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
@@ -162,13 +162,13 @@ def _joined(parts: Sequence[str]) -> str:
 
 def _settings(roots: Mapping[int, Path], models: Sequence[FoldModel]) -> dict[str, Any]:
     """Resolved settings of every run; of each NAME/KIND over the folds that have it."""
-    found: dict[str, Any] = {"runs": {}, "differ": {}}
+    collected: dict[str, Any] = {"runs": {}, "differ": {}}
     for run in dict.fromkeys(f"{model.name}/{model.kind}" for model in models):
         having = {m.fold: roots[m.fold] for m in models if f"{m.name}/{m.kind}" == run}
         settings = settings_of_runs(having, [run])
-        found["runs"] |= settings["runs"]
-        found["differ"] |= settings["differ"]
-    return found
+        collected["runs"] |= settings["runs"]
+        collected["differ"] |= settings["differ"]
+    return collected
 
 
 def _rows(kind: str, judges: Judges) -> list[dict[str, Any]]:
@@ -214,8 +214,8 @@ def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _curve(curve: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
     """The learning curve, its last point the model of all training records."""
-    whole = [row for row in rows if row["system"] in {point["of"] for point in curve}]
-    points = [*sorted(curve, key=lambda point: (point["of"], point["records"])), *whole]
+    full = [row for row in rows if row["system"] in {point["of"] for point in curve}]
+    points = [*sorted(curve, key=lambda point: (point["of"], point["records"])), *full]
     return _page_table([{"records": point.get("records", "all"), **_short(point)} for point in points])
 
 

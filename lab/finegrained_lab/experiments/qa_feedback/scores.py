@@ -1,7 +1,4 @@
-"""Metrics of judged records with their spread over questions: every metric is a function of sums over records.
-
-Knows judged records. Knows no model, no file and no label's meaning beyond "has an error" and "is better".
-"""
+"""Metrics of judged records with their spread over questions: every metric is a function of sums over records."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class MakeDisambigDocs:
         made, counts = list[AmbiguousConversation](), {"too_few_questions": 0, "not_allowed": 0}
         with progress_bar("conversations", len(instances), "instance", self.progress) as bar:
             for instance in instances:
-                enriched = self._asked(instance)
+                enriched = self._with_questions(instance)
                 conversation = None if enriched is None else self._conversation(enriched)
                 if conversation is not None:
                     made.append(conversation)
@@ -193,7 +193,7 @@ class MakeDisambigDocs:
         print(f"{len(made)} conversations, {_words(counts)} -> {self.output}")
         return {"conversations": len(made), **counts}
 
-    def _asked(self, instance: AmbiguousName) -> AmbiguousName | None:
+    def _with_questions(self, instance: AmbiguousName) -> AmbiguousName | None:
         """The instance with as many questions as are wanted; None where they are not found."""
         for _ in range(self.tries):
             if len(instance.questions) >= self.questions:
@@ -204,11 +204,11 @@ class MakeDisambigDocs:
     def _conversation(self, instance: AmbiguousName) -> AmbiguousConversation | None:
         rng = random.Random(stable_hash(self.seed, "disambigdocs", instance.id))
         questions = {question: question for question in instance.questions}
-        turns = draw_conversation_turns(self.scenario, instance.documents, questions, _said, rng, self.turns)
+        turns = draw_conversation_turns(self.scenario, instance.documents, questions, _remark, rng, self.turns)
         return None if turns is None else AmbiguousConversation(instance.id, self.scenario, instance.documents, turns)
 
 
-def _said(question: str, answer: str) -> str:
+def _remark(question: str, answer: str) -> str:
     """What a user says of who they mean."""
     return f'For the one that I mean, the answer to "{question}" is {answer}. Use this information for your answers.'
 

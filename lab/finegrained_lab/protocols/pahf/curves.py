@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from finegrained_lab.figures import Lines, draw_lines
 from finegrained_lab.protocols.pahf.measures import LEARNING, SceneRound, phase_figures
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.report.charts.figures import Lines, draw_lines
 
 MEASURES = {"success": "success rate", "frequency": "feedback frequency"}
 _GAP = 0.6  # between phases

@@ -8,9 +8,9 @@ from __future__ import annotations
 from itertools import accumulate
 from pathlib import Path
 
+from finegrained_lab.figures import Lines, draw_lines
 from finegrained_lab.protocols.prelude.measures import BIN, Round
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.report.charts.figures import Lines, draw_lines
 
 
 def cost_curves(rounds: Path) -> tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]:

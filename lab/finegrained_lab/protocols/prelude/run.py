@@ -135,14 +135,14 @@ class RunPrelude:
         llm = with_kept_answers(self.llm, self.answers)
         directory = Path(self.output_dir)
         with RoundLog[Round](directory / "rounds.jsonl", self.failures) as log:
-            figures_of = {name: self._play(name, llm, contexts, true, log) for name in self.agents}
+            by_agent = {name: self._play(name, llm, contexts, true, log) for name in self.agents}
         if self.plots:
             draw_cost_curves(directory / "rounds.jsonl", directory / "curves.svg")
-        write_json(directory / "summary.json", {"agents": figures_of})
-        rows = [{"agent": name, **figures} for name, figures in figures_of.items()]
+        write_json(directory / "summary.json", {"agents": by_agent})
+        rows = [{"agent": name, **figures} for name, figures in by_agent.items()]
         table = markdown_table(rows, ["agent", *SHOWN, *COUNTS])
         print(f"{table}\n{len(contexts)} rounds -> {directory / 'summary.json'}")
-        return figures_of
+        return by_agent
 
     def _play(
         self,

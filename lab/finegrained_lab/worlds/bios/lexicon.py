@@ -1,7 +1,6 @@
 """The words of BiosWorld: five facts of a person, how a biography and a user state them, and how they are read.
 
-Knows words and sentences. Draws nothing at random, and knows no conversation. Sentences follow the examples of Sun et
-al., appendix D.
+Draws nothing at random, and knows no conversation. Sentences follow the examples of Sun et al., appendix D.
 """
 
 from __future__ import annotations
@@ -129,18 +128,18 @@ def user_says(name: str, attribute: str, value: str) -> str:
 @lru_cache(maxsize=4096)
 def facts_of(document: str) -> Mapping[str, str]:
     """The facts of a biography, as far as they can be read."""
-    found = {attribute: re.search(pattern, document) for attribute, pattern in _BIOGRAPHY.items()}
-    return {attribute: match["value"] for attribute, match in found.items() if match is not None}
+    matches = {attribute: re.search(pattern, document) for attribute, pattern in _BIOGRAPHY.items()}
+    return {attribute: match["value"] for attribute, match in matches.items() if match is not None}
 
 
 @lru_cache(maxsize=16384)
 def stated_in(text: str) -> tuple[StatedFact, ...]:
     """The facts that a text states in sentences of their own, in their order."""
-    found = []
+    stated = []
     for match in _STATEMENT.finditer(text):
         attribute = next(name for name in FACTS if match[name] is not None)
-        found.append(StatedFact(attribute, match[f"{attribute}_value"], match.end()))
-    return tuple(found)
+        stated.append(StatedFact(attribute, match[f"{attribute}_value"], match.end()))
+    return tuple(stated)
 
 
 def asked_for(question: str) -> tuple[str, str] | None:

@@ -1,7 +1,4 @@
-"""Making a BiosWorld's file: people of one name, and conversations of each scenario with a scripted user.
-
-Knows file names and how people are drawn. Knows no agent; who says what is the scripted user's (`personalization`).
-"""
+"""Making a BiosWorld's file: people of one name, and conversations of each scenario with a scripted user."""
 
 from __future__ import annotations
 
@@ -118,10 +115,10 @@ class MakeBiosWorld(World[AmbiguousConversation]):
     def vocabulary(self) -> list[str]:
         """Sentences with every word of the world."""
         first, last = " ".join(FIRST_NAMES), " ".join(LAST_NAMES)
-        said = [fact.question.format(name=first) for fact in FACTS.values()]
+        texts = [fact.question.format(name=first) for fact in FACTS.values()]
         for attribute, fact in FACTS.items():
-            said += [user_says(last, attribute, value) for value in fact.values]
-        return [*said, biography(first, {attribute: fact.values[0] for attribute, fact in FACTS.items()})]
+            texts += [user_says(last, attribute, value) for value in fact.values]
+        return [*texts, biography(first, {attribute: fact.values[0] for attribute, fact in FACTS.items()})]
 
 
 People = Callable[[int, random.Random], list[dict[str, str]]]

@@ -113,17 +113,17 @@ class BioScript:
 
     def _answers(self, read: _Read, data: Mapping[str, Any]) -> dict[str, Any]:
         people = [facts_of(document) for document in data["documents"]]
-        asked = asked_for(data["question"])
-        said = self._remembered(read, _said(data))
-        meant, used = self._meant(read, people, said)
-        attribute = "" if asked is None else asked[0]
+        question = asked_for(data["question"])
+        stated = self._remembered(read, _remarks(data))
+        meant, used = self._meant(read, people, stated)
+        attribute = "" if question is None else question[0]
         listed = [
             people[i][attribute] for i in meant if attribute in people[i] and not self._errs(read, "list", str(i))
         ]
         answers = list(dict.fromkeys(listed))
         if '{"reasoning"' not in read.prompt:
             return {"answers": answers}
-        name = "" if asked is None else asked[1]
+        name = "" if question is None else question[1]
         heard = dict.fromkeys(statement(name, one.attribute, one.value) for one in used)
         return {
             "reasoning": f"What holds: {' '.join(heard)} This fits {len(meant)} of the documents.",
@@ -131,7 +131,7 @@ class BioScript:
         }
 
     def _meant(
-        self, read: _Read, people: Sequence[Mapping[str, str]], said: Sequence[StatedFact]
+        self, read: _Read, people: Sequence[Mapping[str, str]], stated: Sequence[StatedFact]
     ) -> tuple[list[int], Sequence[StatedFact]]:
         """The people who fit what was said, each judged as it seems to the script, and what of it they fit."""
 
@@ -143,14 +143,14 @@ class BioScript:
             )
 
         everybody = range(len(people))
-        found = [i for i in everybody if fits(i, said)]
-        if found or not said:
-            return found, said
+        fitting = [i for i in everybody if fits(i, stated)]
+        if fitting or not stated:
+            return fitting, stated
         if read.happens(self.resolves, "resolve"):
-            for begin in range(1, len(said)):
-                if found := [i for i in everybody if fits(i, said[begin:])]:
-                    return found, said[begin:]
-        return [i for i in everybody if any(fits(i, [one]) for one in said)] or list(everybody), said
+            for begin in range(1, len(stated)):
+                if fitting := [i for i in everybody if fits(i, stated[begin:])]:
+                    return fitting, stated[begin:]
+        return [i for i in everybody if any(fits(i, [one]) for one in stated)] or list(everybody), stated
 
     def _remembered(self, read: _Read, texts: Iterator[str]) -> list[StatedFact]:
         """What texts of the prompt state, in their order, without what is overlooked."""
@@ -168,12 +168,12 @@ class BioScript:
 
     def _conflict(self, read: _Read, data: Mapping[str, Any]) -> bool:
         """Whether nobody fits all; without documents, whether one fact has two values."""
-        said = [fact for text in [*data["chosen"], data["remark"]] for fact in stated_in(text)]
+        stated = [fact for text in [*data["chosen"], data["remark"]] for fact in stated_in(text)]
         if "documents" in data:
             people = [facts_of(document) for document in data["documents"]]
-            conflict = not any(all(one.get(fact.attribute) == fact.value for fact in said) for one in people)
+            conflict = not any(all(one.get(fact.attribute) == fact.value for fact in stated) for one in people)
         else:
-            conflict = len({(fact.attribute, fact.value) for fact in said}) > len({fact.attribute for fact in said})
+            conflict = len({(fact.attribute, fact.value) for fact in stated}) > len({fact.attribute for fact in stated})
         return conflict != read.happens(self.misjudges, "conflict")
 
     def _summary(self, read: _Read, data: Mapping[str, Any]) -> str:
@@ -191,8 +191,8 @@ class BioScript:
         return "\n".join(dict.fromkeys([*(line for line in kept if line not in new), *new]))
 
     def _single(self, read: _Read, data: Mapping[str, Any]) -> str:
-        asked = asked_for(data["question"])
-        answers = [facts_of(document).get(asked[0] if asked else "", "") for document in data["documents"]]
+        question = asked_for(data["question"])
+        answers = [facts_of(document).get(question[0] if question else "", "") for document in data["documents"]]
         if read.happens(self.first_bias, "first"):
             return answers[0]
         return answers[int(read.number("any") * len(answers))]
@@ -201,7 +201,7 @@ class BioScript:
         return read.happens(self.noise, *what)
 
 
-def _said(data: Mapping[str, Any]) -> Iterator[str]:
+def _remarks(data: Mapping[str, Any]) -> Iterator[str]:
     """The texts of a prompt that state who is meant, in their order."""
     yield from data.get("remarks", [])
     for turn in data.get("history", []):
@@ -214,8 +214,8 @@ def _line(data: Mapping[str, Any]) -> str:
     """What a turn adds to a scratchpad: the user's statement; else a single answer, as a statement, if it is new."""
     if facts := stated_in(data["remark"]):
         return str(data["remark"])[: facts[-1].end].strip()
-    asked = asked_for(data["question"])
-    if asked is None or len(data["answers"]) != 1:
+    question = asked_for(data["question"])
+    if question is None or len(data["answers"]) != 1:
         return ""
-    line = statement(asked[1], asked[0], data["answers"][0])
+    line = statement(question[1], question[0], data["answers"][0])
     return "" if line in data["scratchpad"] else line

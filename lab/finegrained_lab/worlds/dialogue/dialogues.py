@@ -1,8 +1,4 @@
-"""Documents and dialogues of DialogueWorld, drawn from a seed.
-
-Knows how a dialogue moves through a document, what each turn rests on, and how labels go wrong. Knows no files and no
-splits.
-"""
+"""Documents and dialogues of DialogueWorld, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -134,7 +130,7 @@ class _Walk:
         places, spans = range(len(self.document.names)), range(len(self.document.facts[0]))
         if kind == "named":
             present = self.told[-1][0] if self.told else None
-            found: list[tuple[tuple[int, int], tuple[int, int] | None]] = [
+            open_facts: list[tuple[tuple[int, int], tuple[int, int] | None]] = [
                 ((p, s), None) for p in places for s in spans if p != present
             ]
         else:
@@ -142,13 +138,15 @@ class _Walk:
             attribute = self.document.facts[passage][span][0]
             latest = dict(self.told)  # of each place, the span told last
             if kind == "pronoun":
-                found = [((passage, s), last) for s in spans if s != span]
+                open_facts = [((passage, s), last) for s in spans if s != span]
             elif kind == "place":
-                found = [((p, self.document.span_of(p, attribute)), last) for p in places if p != passage]
+                open_facts = [((p, self.document.span_of(p, attribute)), last) for p in places if p != passage]
             else:
                 left = latest.items() if kind == "resume" else [last]
-                found = [((p, s + 1), (p, s)) for p, s in left if s + 1 in spans and (kind == "next" or p != passage)]
-        return [lead for lead in found if lead[0] not in self.told]
+                open_facts = [
+                    ((p, s + 1), (p, s)) for p, s in left if s + 1 in spans and (kind == "next" or p != passage)
+                ]
+        return [lead for lead in open_facts if lead[0] not in self.told]
 
 
 def draw_dialogue(name: str, document: WorldDocument, rng: random.Random, config: DialogueWorldConfig) -> WorldDialogue:
@@ -162,7 +160,7 @@ def draw_dialogue(name: str, document: WorldDocument, rng: random.Random, config
     kinds: list[str] = []
     for number in range(rng.randint(*config.questions)):
         leads = {kind: walk.leads(kind) for kind in (lexicon.KINDS if number else ("named",))}
-        possible = [kind for kind, found in leads.items() if found and config.kinds[kind] > 0]
+        possible = [kind for kind, places in leads.items() if places and config.kinds[kind] > 0]
         kind = rng.choices(possible, [config.kinds[kind] for kind in possible])[0]
         weights = [config.skew ** lexicon.ATTRIBUTES.index(document.facts[p][s][0]) for (p, s), _ in leads[kind]]
         (passage, span), origin = rng.choices(leads[kind], weights)[0]

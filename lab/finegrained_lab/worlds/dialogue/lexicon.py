@@ -1,7 +1,6 @@
 """The words of DialogueWorld: names of places, attributes and values, and the sentences they stand in.
 
-Knows words. Knows nothing of documents, dialogues or models. A name is two words, so that names can be held out
-whose words are known. No word belongs to two lists.
+A name is two words, so that names can be held out whose words are known. No word belongs to two lists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Making a DialogueWorld's files: dialogues with their documents, and the words to build a tokenizer from.
-
-Knows file names, split sizes and which documents a split is about.
-"""
+"""Making a DialogueWorld's files: dialogues with their documents, and the words to build a tokenizer from."""
 
 from __future__ import annotations
 

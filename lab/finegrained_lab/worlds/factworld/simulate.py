@@ -1,7 +1,7 @@
 """Simulated annotators of a project: the oracle with human error rates, each with errors of his own.
 
 They keep to the instructions: no C2 mark where there is a C1 mark, evidence for what is wrong, a quote of what is
-repeated. Knows projects, the oracle and its mislabelling; does not know the writer.
+repeated.
 """
 
 from __future__ import annotations

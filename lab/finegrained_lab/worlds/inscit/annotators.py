@@ -1,6 +1,6 @@
 """How the annotators of InscitWorld answer: by the rule of the case most of the time, in ways of their own otherwise.
 
-Knows questions and passages. Two annotators are two draws: neither is the better one. Knows no conversations.
+Two annotators are two draws: neither is the better one.
 """
 
 from __future__ import annotations
@@ -143,17 +143,17 @@ def _relates(
 def _reading(asked: Sequence[Statement], rng: random.Random) -> list[Statement]:
     """The facts of one of the entities, if they are few, or one of them."""
     entity = rng.choice(entities_of(asked))
-    mine = [fact for fact in asked if fact.entity == entity]
-    return mine if len(mine) <= MANY or mine[0].attribute == TOPICS else [rng.choice(mine)]
+    of_entity = [fact for fact in asked if fact.entity == entity]
+    return of_entity if len(of_entity) <= MANY or of_entity[0].attribute == TOPICS else [rng.choice(of_entity)]
 
 
 def _other_facts(question: InscitQuestion) -> list[Statement]:
     """Facts of the entity that the question does not ask for: of the same section, if it has some, or of any."""
     facts = [
         fact
-        for attribute, found in question.articles[0].facts.items()
+        for attribute, statements in question.articles[0].facts.items()
         if attribute not in (question.attribute, TOPICS)
-        for fact in found
+        for fact in statements
     ]
     section = SECTION_OF.get(question.attribute)
     return [fact for fact in facts if SECTION_OF[fact.attribute] == section] or facts
@@ -163,12 +163,12 @@ def _passages(
     question: InscitQuestion, facts: Sequence[Statement], rng: random.Random, habits: AnnotatorHabits
 ) -> tuple[WorldPassage, ...]:
     """A passage for each fact, each once."""
-    found: dict[str, WorldPassage] = {}
+    distinct: dict[str, WorldPassage] = {}
     for fact in facts:
         places = _article_of(question, fact).places[fact]
         passage = places[-1] if rng.random() < habits.uses_lead else places[0]
-        found.setdefault(passage.id, passage)
-    return tuple(found.values())
+        distinct.setdefault(passage.id, passage)
+    return tuple(distinct.values())
 
 
 def _article_of(question: InscitQuestion, fact: Statement) -> WorldArticle:

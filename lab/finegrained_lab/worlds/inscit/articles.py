@@ -1,7 +1,4 @@
-"""The articles of InscitWorld, drawn from a seed: facts of entities, and the passages that state them.
-
-Knows articles and the passages of each fact. Knows no questions.
-"""
+"""The articles of InscitWorld, drawn from a seed: facts of entities, and the passages that state them."""
 
 from __future__ import annotations
 
@@ -44,14 +41,14 @@ class ArticleConfig:
     def __post_init__(self) -> None:
         low, high = self.sections
         if not 1 <= low <= high <= len(lexicon.SECTIONS):
-            told = f"1 to {len(lexicon.SECTIONS)}, lowest first"
-            raise ConfigError(f"articles.sections must be {told}, got {list(self.sections)}")
+            expected = f"1 to {len(lexicon.SECTIONS)}, lowest first"
+            raise ConfigError(f"articles.sections must be {expected}, got {list(self.sections)}")
         most = len(lexicon.FIRST_NAMES) * len(lexicon.LAST_NAMES)
         if not 40 <= self.count <= most:
             raise ConfigError(f"articles.count must be 40 to {most}, got {self.count}")
         if len(self.values) != len(lexicon.PERIODS) + 1 or min(self.values) < 0 or not sum(self.values[1:]):
-            told = f"{len(lexicon.PERIODS) + 1} weights of 0 or more, for 0 to {len(lexicon.PERIODS)} values"
-            raise ConfigError(f"articles.values needs {told}, got {list(self.values)}")
+            expected = f"{len(lexicon.PERIODS) + 1} weights of 0 or more, for 0 to {len(lexicon.PERIODS)} values"
+            raise ConfigError(f"articles.values needs {expected}, got {list(self.values)}")
         for name in ("shared_names", "fillers"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"articles.{name} must be a share from 0 to 1, got {getattr(self, name)}")
@@ -97,23 +94,25 @@ class WorldArticle:
     @cached_property
     def facts(self) -> Mapping[str, tuple[Statement, ...]]:
         """The facts of each attribute, in order of time; none for an attribute that the article does not tell."""
-        found: dict[str, list[Statement]] = {}
+        by_attribute: dict[str, list[Statement]] = {}
         for passage in self.passages:
             for fact in passage.facts:
-                known = found.setdefault(fact.attribute, [])
+                known = by_attribute.setdefault(fact.attribute, [])
                 if fact not in known:
                     known.append(fact)
         order = ["", *lexicon.PERIODS]
-        return {name: tuple(sorted(facts, key=lambda one: order.index(one.period))) for name, facts in found.items()}
+        return {
+            name: tuple(sorted(facts, key=lambda one: order.index(one.period))) for name, facts in by_attribute.items()
+        }
 
     @cached_property
     def places(self) -> Mapping[Statement, tuple[WorldPassage, ...]]:
         """Of each fact the passages that state it, the lead last."""
-        found: dict[Statement, list[WorldPassage]] = {}
+        by_fact: dict[Statement, list[WorldPassage]] = {}
         for passage in (self.passages[0], *self.passages[2:], self.passages[1]):
             for fact in passage.facts:
-                found.setdefault(fact, []).append(passage)
-        return {fact: tuple(passages) for fact, passages in found.items()}
+                by_fact.setdefault(fact, []).append(passage)
+        return {fact: tuple(passages) for fact, passages in by_fact.items()}
 
 
 def draw_articles(rng: random.Random, config: ArticleConfig) -> list[WorldArticle]:
@@ -141,7 +140,7 @@ def _draw_entities(rng: random.Random, config: ArticleConfig) -> list[_Entity]:
     rng.shuffle(names)
     pairs = round(config.count * config.shared_names / (1 + config.shared_names))
     shared = [True] * pairs + [False] * (config.count - 2 * pairs)
-    found = []
+    entities = []
     for both in (True, False):
         group = [names.pop() for is_shared in shared if is_shared == both]
         start, reached = 0, 0.0
@@ -150,10 +149,10 @@ def _draw_entities(rng: random.Random, config: ArticleConfig) -> list[_Entity]:
             end = round(reached * len(group))
             for name in group[start:end]:
                 kinds = rng.sample(list(lexicon.ENTITY_KINDS), 2 if both else 1)
-                found += [_Entity(f"{name} ({kind})" if both else name, kind, name, split) for kind in kinds]
+                entities += [_Entity(f"{name} ({kind})" if both else name, kind, name, split) for kind in kinds]
             start = end
-    rng.shuffle(found)
-    return found
+    rng.shuffle(entities)
+    return entities
 
 
 def _draw_article(
@@ -191,7 +190,7 @@ def _draw_article(
 def _draw_facts(
     entity: _Entity, section: str, others: Sequence[_Entity], rng: random.Random, config: ArticleConfig
 ) -> list[Statement]:
-    found = []
+    facts = []
     for attribute in lexicon.SECTIONS[section]:
         count = rng.choices(range(len(config.values)), config.values)[0]
         if attribute == lexicon.LINKED:
@@ -199,20 +198,20 @@ def _draw_facts(
         else:
             values = rng.sample(lexicon.VALUES[attribute], count)
         periods = rng.sample(list(lexicon.PERIODS), len(values))
-        found += [
+        facts += [
             Statement(entity.kind, entity.name, attribute, period, value)
             for period, value in zip(periods, values, strict=True)
         ]
-    return found
+    return facts
 
 
 def _section_text(facts: Sequence[Statement], section: str, rng: random.Random, config: ArticleConfig) -> str:
     """The first sentence names the entity with its kind, the others say only the kind."""
     sentences = [_sentence(one, f"the {one.entity if one is facts[0] else one.kind}", rng) for one in facts]
-    told = {fact.attribute for fact in facts}
-    untold = [attribute for attribute in lexicon.SECTIONS[section] if attribute not in told]
-    if untold and rng.random() < config.fillers:
-        sentences.append(lexicon.UNKNOWN_FILLER.format(attribute=rng.choice(untold)))
+    stated = {fact.attribute for fact in facts}
+    unstated = [attribute for attribute in lexicon.SECTIONS[section] if attribute not in stated]
+    if unstated and rng.random() < config.fillers:
+        sentences.append(lexicon.UNKNOWN_FILLER.format(attribute=rng.choice(unstated)))
     return " ".join(sentences)
 
 

@@ -1,7 +1,4 @@
-"""Conversations of InscitWorld: what a user asks next, who answers, and which answer the talk goes on with.
-
-Knows how a conversation moves from question to question. Knows no files and no splits.
-"""
+"""Conversations of InscitWorld: what a user asks next, who answers, and which answer the talk goes on with."""
 
 from __future__ import annotations
 
@@ -68,8 +65,8 @@ class ConversationConfig:
         for name, known in (("cases", QUESTION_CASES), ("forms", _FORMS)):
             weights: Mapping[str, float] = getattr(self, name)
             if set(weights) != set(known) or min(weights.values()) < 0 or not sum(weights.values()):
-                told = f"a weight of 0 or more for each of {', '.join(known)}, and one above 0"
-                raise ConfigError(f"conversations.{name} needs {told}, got {dict(weights)}")
+                expected = f"a weight of 0 or more for each of {', '.join(known)}, and one above 0"
+                raise ConfigError(f"conversations.{name} needs {expected}, got {dict(weights)}")
         if not self.forms["named"]:
             raise ConfigError("conversations.forms.named must be above 0: a conversation begins so")
         if self.linked_weight < 0:
@@ -222,10 +219,10 @@ class _User:
         name = self._rng.choice(self._articles).name
         if name in had:
             return ()
-        found = self._names[name]
-        if len(found) > 1 and self._rng.random() < self._config.says_kind:
-            return (self._rng.choice(found),)
-        return tuple(self._rng.sample(found, len(found)))
+        articles = self._names[name]
+        if len(articles) > 1 and self._rng.random() < self._config.says_kind:
+            return (self._rng.choice(articles),)
+        return tuple(self._rng.sample(articles, len(articles)))
 
     def _made(self, form: str, articles: tuple[WorldArticle, ...], attribute: str, period: str) -> InscitQuestion:
         """The question in one of the wordings that the form has, all in the user's words or all in the passages'."""

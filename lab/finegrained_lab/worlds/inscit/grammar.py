@@ -1,7 +1,4 @@
-"""The sentences of InscitWorld: what passages and answers state, written and read again.
-
-Knows what a statement is and how it is said. Does not know which statements are true.
-"""
+"""The sentences of InscitWorld: what passages and answers state, written and read again."""
 
 from __future__ import annotations
 
@@ -117,11 +114,11 @@ def read_statements(text: str) -> list[Statement]:
     The sentences of answers and of passages are read, in any case of letters and with blanks before marks. A statement
     may be false: an entity that does not exist, a value that it does not have.
     """
-    found: dict[Statement, None] = {}
+    statements: dict[Statement, None] = {}
     for part in folded_sentences(text):
         for statement in _read_sentence(part):
-            found[statement] = None
-    return list(found)
+            statements[statement] = None
+    return list(statements)
 
 
 def folded_sentences(text: str) -> list[str]:

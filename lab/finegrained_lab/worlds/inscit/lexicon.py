@@ -1,8 +1,7 @@
 """The words of InscitWorld: those of passages, and the other ones that users have for the same things.
 
-Knows words. Knows no facts and no sentences of passages. No user's word for an attribute, a period or a kind occurs in
-a passage; each belongs to one word of the passages, so that the pairs can be learnt. Things belong to one attribute
-each, so that a value says what it is a value of.
+No user's word for an attribute, a period or a kind occurs in a passage; each belongs to one word of the passages, so
+that the pairs can be learnt. Things belong to one attribute each, so that a value says what it is a value of.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Making an InscitWorld's files: pages and a corpus, conversations over it, and the truth about both.
-
-Knows file names, split sizes and whose articles a split's conversations speak of.
-"""
+"""Making an InscitWorld's files: pages and a corpus, conversations over it, and the truth about both."""
 
 from __future__ import annotations
 
@@ -77,9 +74,9 @@ class MakeInscitWorld(World[DrawnConversation]):
         """Each split's conversations. A split does not depend on the sizes of the others."""
         splits: dict[str, list[DrawnConversation]] = {}
         for split in self.splits:
-            mine, rng = [one for one in self.drawn_articles if one.split == split], self.rng(split)
+            articles, rng = [one for one in self.drawn_articles if one.split == split], self.rng(split)
             splits[split] = [
-                draw_conversation(f"{split}_level1_dial{number}", mine, rng, self.conversations, self.habits)
+                draw_conversation(f"{split}_level1_dial{number}", articles, rng, self.conversations, self.habits)
                 for number in range(getattr(self, split))
             ]
         return splits
@@ -158,7 +155,7 @@ class MakeInscitWorld(World[DrawnConversation]):
         """How many passages, articles, conversations and turns."""
         passages = sum(len(article.passages) for article in self.drawn_articles)
         counts = [
-            f"{len(found)} {split} ({sum(len(one.turns) for one in found)} turns)" for split, found in splits.items()
+            f"{len(drawn)} {split} ({sum(len(one.turns) for one in drawn)} turns)" for split, drawn in splits.items()
         ]
         return f"{passages} passages of {len(self.drawn_articles)} articles, conversations: {', '.join(counts)}"
 

@@ -1,7 +1,7 @@
 """What is true of any answer in an InscitWorld: the facts it states, what supports them, what it covers.
 
-Knows the world's truth files. Knows no models; what it says of an answer are the measures that people rate in the
-thesis (section 5.6): factual consistency, evidence utility, comprehensiveness.
+Its measures of an answer are those that people rate in the thesis (section 5.6): factual consistency, evidence utility,
+comprehensiveness.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class InscitOracle:
             DataError: a truth file is missing or damaged.
         """
         try:
-            found = read_json(Path(directory) / PASSAGE_TRUTH)
-            passages = {name: statements_from(rows) for name, rows in found["passages"].items()}
+            truth = read_json(Path(directory) / PASSAGE_TRUTH)
+            passages = {name: statements_from(rows) for name, rows in truth["passages"].items()}
             turns = {
                 (row["id"], number): TurnTruth(
                     statements_from(turn["asked"]), tuple(statements_from(label) for label in turn["labels"])
@@ -149,12 +149,12 @@ class InscitOracle:
         """The share of wanted statements that are made. Where `offers` count, an option makes one that has a value."""
         return fmean(float(any(self._makes(one, item.folded, offers) for one in statements)) for item in wanted)
 
-    def _makes(self, said: Statement, wanted: Statement, offers: bool) -> bool:
-        if not _same(said.option, wanted.option):
+    def _makes(self, statement: Statement, wanted: Statement, offers: bool) -> bool:
+        if not _same(statement.option, wanted.option):
             return False
-        if not said.value:
+        if not statement.value:
             return offers or not wanted.value
-        return said.value == wanted.value if wanted.value else self._holds(said)
+        return statement.value == wanted.value if wanted.value else self._holds(statement)
 
 
 JUDGED_MEASURES: Mapping[str, Callable[[OracleJudgement], float | None]] = {
@@ -177,10 +177,10 @@ def mean_judgement(judgements: Iterable[OracleJudgement]) -> dict[str, float | i
     that state nothing (`silent`), predict no passage (`without_evidence`) or say what the grammar does not know
     (`unread`); `turns` is their number.
     """
-    found = list(judgements)
+    every = list(judgements)
     return {
-        "turns": len(found),
-        **{name: _mean(measure(one) for one in found) for name, measure in JUDGED_MEASURES.items()},
+        "turns": len(every),
+        **{name: _mean(measure(one) for one in every) for name, measure in JUDGED_MEASURES.items()},
     }
 
 
@@ -206,12 +206,12 @@ def _states(facts: Collection[Statement], statement: Statement) -> bool:
     return any(_same(statement, fact) for fact in facts)
 
 
-def _same(said: Statement, fact: Statement) -> bool:
+def _same(statement: Statement, fact: Statement) -> bool:
     """Whether what is said is a fact; what it leaves open, kind or value, fits any."""
     return (
-        said.attribute == fact.attribute
-        and said.name == fact.name
-        and said.period == fact.period
-        and said.kind in ("", fact.kind)
-        and said.value in ("", fact.value)
+        statement.attribute == fact.attribute
+        and statement.name == fact.name
+        and statement.period == fact.period
+        and statement.kind in ("", fact.kind)
+        and statement.value in ("", fact.value)
     )

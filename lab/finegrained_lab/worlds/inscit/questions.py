@@ -1,7 +1,4 @@
-"""What a question of InscitWorld asks for, and which kind of answer the articles allow.
-
-Knows the rules. Knows no annotators and no conversations.
-"""
+"""What a question of InscitWorld asks for, and which kind of answer the articles allow."""
 
 from __future__ import annotations
 

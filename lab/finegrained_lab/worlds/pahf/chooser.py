@@ -60,20 +60,20 @@ class ChoiceScript:
 
     def _cues(self, prompt: str, data: Mapping[str, Any]) -> str:
         """The notes of this kind and situation, or else those of this kind in general."""
-        asked = matter_of(data["instruction"])
-        alike = [note for note in data["notes"] if matter_of(note).kind == asked.kind]
-        same = [note for note in alike if matter_of(note).situation == asked.situation]
+        matter = matter_of(data["instruction"])
+        alike = [note for note in data["notes"] if matter_of(note).kind == matter.kind]
+        same = [note for note in alike if matter_of(note).situation == matter.situation]
         cues = same or [note for note in alike if not matter_of(note).situation]
         return "" if self._errs(prompt, "cues") else " ".join(cues[:1])
 
     def _decision(self, prompt: str, data: Mapping[str, Any]) -> dict[str, str]:
-        asked, known = matter_of(data["instruction"]), matter_of(data["cues"])
-        fits = known.value is not None and known.situation == asked.situation
+        matter, known = matter_of(data["instruction"]), matter_of(data["cues"])
+        fits = known.value is not None and known.situation == matter.situation
         reaches = known.value is not None and self._happens(self.overreach, prompt, "overreach")
         if fits or reaches:
             return {"decision": "act", "question": ""}
-        when = f" when you are {asked.situation}" if asked.situation else ""
-        return {"decision": "ask", "question": f"What {asked.kind} do you like{when}?"}
+        when = f" when you are {matter.situation}" if matter.situation else ""
+        return {"decision": "ask", "question": f"What {matter.kind} do you like{when}?"}
 
     def _choice(self, prompt: str, data: Mapping[str, Any]) -> str:
         """The number of the first option of the wanted value; any other where none is known, or by mistake."""
@@ -90,14 +90,14 @@ class ChoiceScript:
         return {"salient": "yes" if says else "no"}
 
     def _note(self, prompt: str, data: Mapping[str, Any]) -> str:
-        said = matter_of(data["remark"])
-        if said.kind is None or said.value is None:
+        matter = matter_of(data["remark"])
+        if matter.kind is None or matter.value is None:
             return ""
-        value = said.value
+        value = matter.value
         if self._errs(prompt, "note"):
-            others = sorted(KINDS[said.kind].values - {value})
+            others = sorted(KINDS[matter.kind].values - {value})
             value = others[stable_hash(self.seed, "value", prompt) % len(others)]
-        return note_of(said.kind, said.situation, value)
+        return note_of(matter.kind, matter.situation, value)
 
     def _filed(self, prompt: str, data: Mapping[str, Any]) -> dict[str, str]:
         """A note about the same matter is replaced; one that says the same is merged with it."""

@@ -1,6 +1,6 @@
 """The words of PahfWorld, and how preferences are said and read.
 
-Knows words and sentences. Draws nothing at random, and knows no user.
+Draws nothing at random, and knows no user.
 """
 
 from __future__ import annotations

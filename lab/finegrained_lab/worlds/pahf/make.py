@@ -1,7 +1,4 @@
-"""Making a PahfWorld's files: users with rules, which partly change, and scenes for the four phases.
-
-Knows file names and how scenes come about. Knows no agent.
-"""
+"""Making a PahfWorld's files: users with rules, which partly change, and scenes for the four phases."""
 
 from __future__ import annotations
 
@@ -135,12 +132,12 @@ class MakePahfWorld(World[PersonaScene]):
 
     def vocabulary(self) -> list[str]:
         """Sentences with every word of the world."""
-        said = []
+        texts = []
         for kind, situation in MATTERS:
-            said.append(instruction_of(kind, situation))
+            texts.append(instruction_of(kind, situation))
             for value in sorted(KINDS[kind].values):
-                said += [preference_of(kind, situation, value), note_of(kind, situation, value)]
-        return [*said, *(" ".join(kind.nouns) for kind in KINDS.values())]
+                texts += [preference_of(kind, situation, value), note_of(kind, situation, value)]
+        return [*texts, *(" ".join(kind.nouns) for kind in KINDS.values())]
 
 
 def _rules(rng: random.Random) -> dict[tuple[str, str], str]:

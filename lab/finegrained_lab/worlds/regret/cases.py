@@ -1,6 +1,6 @@
 """What PAHF's statements say, case by case: a world, a policy, the expected errors by formula, and the paper's bound.
 
-Knows formulas and policies. Does not know random numbers. Source: Liang et al. 2026, section 3.3 and appendix A.
+Source: Liang et al. 2026, section 3.3 and appendix A.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Expected numbers of errors in the world of `rounds.py`, computed exactly, and the bounds that the paper states.
 
-Knows probabilities. Does not know policies' code, random numbers or what was measured: nothing here is simulated.
-Source of the bounds: Liang et al. 2026, section 3.3 and appendix A.
+Nothing here is simulated. Source of the bounds: Liang et al. 2026, section 3.3 and appendix A.
 """
 
 from __future__ import annotations

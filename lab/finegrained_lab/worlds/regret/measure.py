@@ -1,7 +1,4 @@
-"""Measuring the regret of every case: many runs of each, their mean and its standard error beside the formula.
-
-Knows cases and files. Does not know why a formula is what it is.
-"""
+"""Measuring the regret of every case: many runs of each, their mean and its standard error beside the formula."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def measured_case(case: RegretCase, seed: int, runs: int) -> dict[str, Any]:
         `kept` (the bound, within 3 standard errors; None without one).
     """
     drawn = case.world.draw([seed, stable_hash("regret", case.name) % 2**32], runs)
-    errors, asked = play_rounds(case.make(), drawn)
+    errors, questions = play_rounds(case.make(), drawn)
     mean, error = float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(runs))
     z = (mean - case.expected) / error if error else None
     return {
@@ -52,7 +49,7 @@ def measured_case(case: RegretCase, seed: int, runs: int) -> dict[str, Any]:
         "follows": case.follows,
         "errors": mean,
         "error_se": error,
-        "questions": float(asked.mean()),
+        "questions": float(questions.mean()),
         "z": z,
         "agrees": abs(mean - case.expected) <= MARGIN / runs if z is None else abs(z) <= MARGIN,
         "kept": case.keeps(mean, MARGIN * error + 1e-9),
@@ -93,11 +90,11 @@ class MeasureRegret:
             for case in cases:
                 rows.append(measured_case(case, self.seed, self.runs))
                 bar.update()
-        found = {"seed": self.seed, "runs": self.runs, "cases": rows}
-        write_json(Path(self.output_dir) / "summary.json", found)
+        summary = {"seed": self.seed, "runs": self.runs, "cases": rows}
+        write_json(Path(self.output_dir) / "summary.json", summary)
         shown = ["group", "x", "policy", "formula", "errors", "error_se", "z", "side", "bound", "kept"]
         print(f"{markdown_table(_shown(rows), shown)}\n{len(rows)} cases -> {Path(self.output_dir) / 'summary.json'}")
-        return found
+        return summary
 
 
 def _shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,4 @@
-"""The facts and dialogues of RewriteWorld, drawn from a seed.
-
-Knows how a dialogue moves from topic to topic and which fact each question asks for. Knows no files and no splits.
-"""
+"""The facts and dialogues of RewriteWorld, drawn from a seed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The words of RewriteWorld: names, attributes and values, and the sentences they stand in.
 
-Knows words. Knows nothing of corpora, dialogues or models. A value is a quality and a thing; things belong to one
-attribute each, so that a value says what it is a value of, and only qualities are shared.
+A value is a quality and a thing; things belong to one attribute each, so that a value says what it is a value of, and
+only qualities are shared.
 """
 
 from __future__ import annotations

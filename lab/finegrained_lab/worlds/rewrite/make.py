@@ -1,7 +1,4 @@
-"""Making a RewriteWorld's files: a corpus, dialogues over it, and the words to build a tokenizer from.
-
-Knows file names, split sizes and which dialogues belong to a split.
-"""
+"""Making a RewriteWorld's files: a corpus, dialogues over it, and the words to build a tokenizer from."""
 
 from __future__ import annotations
 
@@ -64,12 +61,12 @@ class MakeRewriteWorld(World[RewriteDialogue]):
         facts = self.facts()
         splits: dict[str, list[RewriteDialogue]] = {}
         for split in self.splits:
-            rng, found = self.rng(split), list[RewriteDialogue]()
-            while len(found) < getattr(self, split):
-                dialogue = draw_rewrite_dialogue(f"{split}-{len(found):05d}", facts, rng, self.world)
+            rng, dialogues = self.rng(split), list[RewriteDialogue]()
+            while len(dialogues) < getattr(self, split):
+                dialogue = draw_rewrite_dialogue(f"{split}-{len(dialogues):05d}", facts, rng, self.world)
                 if stable_hash("opening", *_opening(dialogue)) % 10 in _OPENINGS[split]:
-                    found.append(dialogue)
-            splits[split] = found
+                    dialogues.append(dialogue)
+            splits[split] = dialogues
         return splits
 
     def write_shared(self, directory: Path) -> list[str]:
@@ -106,7 +103,7 @@ class MakeRewriteWorld(World[RewriteDialogue]):
 
     def in_words(self, splits: Mapping[str, Sequence[RewriteDialogue]]) -> str:
         """How many passages and questions."""
-        counts = [f"{sum(len(one.questions) for one in found)} {split}" for split, found in splits.items()]
+        counts = [f"{sum(len(one.questions) for one in drawn)} {split}" for split, drawn in splits.items()]
         return f"{len(self.facts())} passages, questions: {', '.join(counts)}"
 
 

@@ -1,7 +1,4 @@
-"""Texts and edits of StyleWorld as files: what a policy learns to write, and what its reader makes of its drafts.
-
-Knows contexts, styles and the reader. Does not know policies or reward models: drafts are texts of a file.
-"""
+"""Texts and edits of StyleWorld as files: what a policy learns to write, and what its reader makes of its drafts."""
 
 from __future__ import annotations
 
@@ -127,15 +124,17 @@ class EditDrafts:
                 raise DataError(f"no response to {one.id}", file=self.drafts)
             draft = drafts[one.id]
             rows.append({"context": one.text, "draft": draft, "edited": reader.edit(one.text, preference, draft)})
-        found = measured(rows, [preference for _, preference in wanted])
+        measures = measured(rows, [preference for _, preference in wanted])
         write_jsonl(self.output, rows)
         if self.texts is not None:
             pairs = zip(wanted, rows, strict=True)
             write_jsonl(self.texts, (_prompt(one, row["edited"]) for (one, _), row in pairs))
-        write_json(self.results, found)
-        shown = ", ".join(f"{name} {found[name]:.3f}" for name in ("cost", "normalised", "untouched", "style", "taken"))
+        write_json(self.results, measures)
+        shown = ", ".join(
+            f"{name} {measures[name]:.3f}" for name in ("cost", "normalised", "untouched", "style", "taken")
+        )
         print(f"{len(rows)} drafts: {shown} -> {self.output}")
-        return found
+        return measures
 
 
 def read_wanted(contexts: str, preferences: str) -> list[tuple[SourcedContext, str]]:
@@ -145,12 +144,12 @@ def read_wanted(contexts: str, preferences: str) -> list[tuple[SourcedContext, s
         DataError: a file is damaged, or a source has no preference.
     """
     true = read_preferences(preferences)
-    found = []
+    contexts_and_preferences = []
     for one in read_contexts(contexts):
         if one.source not in true:
             raise DataError(f"no preference of the source {one.source}", file=preferences)
-        found.append((one, true[one.source]))
-    return found
+        contexts_and_preferences.append((one, true[one.source]))
+    return contexts_and_preferences
 
 
 def measured(edits: Iterable[Mapping[str, str]], preferences: Iterable[str]) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def measured(edits: Iterable[Mapping[str, str]], preferences: Iterable[str]) -> 
     """
     pairs = list(zip(edits, preferences, strict=True))
     costs: list[EditCost] = [edit_cost(edit["draft"], edit["edited"]) for edit, _ in pairs]
-    styles = [(style_of(edit["draft"]), {**PLAIN, **described(said)}) for edit, said in pairs]
+    styles = [(style_of(edit["draft"]), {**PLAIN, **described(preference)}) for edit, preference in pairs]
     count = len(pairs)
     right = {name: sum(had[name] == wanted[name] for had, wanted in styles) / count for name in DIMENSIONS}
     return {

@@ -1,6 +1,6 @@
 """The sources of StyleWorld: what their contexts are about, and how their reader wants texts.
 
-Knows words. Draws nothing.
+Draws nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Making a StyleWorld's files: contexts of every source in a mixed order, and what their reader prefers.
-
-Knows file names and how contexts come about. Knows no learner.
-"""
+"""Making a StyleWorld's files: contexts of every source in a mixed order, and what their reader prefers."""
 
 from __future__ import annotations
 

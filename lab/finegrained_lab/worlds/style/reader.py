@@ -1,7 +1,4 @@
-"""The reader of StyleWorld: edits a draft into the style that is preferred, and leaves one that has it as it is.
-
-Knows the style and the context. Does not know who wrote the draft, or how.
-"""
+"""The reader of StyleWorld: edits a draft into the style that is preferred, and leaves one that has it as it is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Styles of StyleWorld: what there is to prefer, how a text shows it, and the words for it.
 
-Knows texts and styles. Does not know sources, and draws nothing at random. Every function takes any text, also one that
-the world never writes.
+Every function takes any text, also one that the world never writes.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def description(style: Style) -> str:
 
 def described(text: str) -> dict[str, str]:
     """The values that a description names, by dimension; of two values of one dimension the longer phrase."""
-    left, found = text.lower(), dict[str, str]()
+    left, phrases = text.lower(), dict[str, str]()
     for phrase, dimension in _PHRASES:  # "no emojis" before "emojis"
         pattern = rf"(?<![\w]){re.escape(phrase)}(?![\w])"
         if re.search(pattern, left):
-            found.setdefault(dimension, phrase)
+            phrases.setdefault(dimension, phrase)
             left = re.sub(pattern, " ", left)
-    return found
+    return phrases
 
 
 def bare_sentences(text: str) -> list[str]:
@@ -61,12 +60,12 @@ _FRAME = frozenset({GREETING, *ENDINGS.values()})
 
 def style_of(text: str) -> dict[str, str]:
     """The style that a text has."""
-    said, stripped = bare_sentences(text), text.strip()
+    sentences, stripped = bare_sentences(text), text.strip()
     lines = [line for line in stripped.splitlines() if line.strip(f" {EMOJI}") not in _FRAME and line.strip()]
     shown = {
         "layout": bool(lines) and all(line.startswith("- ") for line in lines),
-        "length": len(said) <= SHORT,
-        "person": sum(sentence.startswith(_YOU) for sentence in said) * 2 > len(said),
+        "length": len(sentences) <= SHORT,
+        "person": sum(sentence.startswith(_YOU) for sentence in sentences) * 2 > len(sentences),
         "emojis": EMOJI in text,
         "opening": stripped.startswith(GREETING),
     }
@@ -78,8 +77,8 @@ def style_of(text: str) -> dict[str, str]:
 def taken_from(context: str, text: str) -> float:
     """The share of a text's sentences that are the context's, in either person; 0 of a text without any."""
     known = {form for sentence in bare_sentences(context) for form in (sentence, _to_you(sentence))}
-    said = bare_sentences(text)
-    return sum(sentence in known for sentence in said) / len(said) if said else 0.0
+    sentences = bare_sentences(text)
+    return sum(sentence in known for sentence in sentences) / len(sentences) if sentences else 0.0
 
 
 def rendered(sentences: Sequence[str], style: Style) -> str:
@@ -89,13 +88,13 @@ def rendered(sentences: Sequence[str], style: Style) -> str:
         sentences: of the context, in the third person.
         style: a value for each dimension.
     """
-    said = list(sentences[: FULL if style["length"] == "detailed" else SHORT])
+    body_sentences = list(sentences[: FULL if style["length"] == "detailed" else SHORT])
     if style["person"] == "second person":
-        said = [_to_you(sentence) for sentence in said]
+        body_sentences = [_to_you(sentence) for sentence in body_sentences]
     if style["emojis"] == "emojis":
-        said = [f"{sentence} {EMOJI}" for sentence in said]
+        body_sentences = [f"{sentence} {EMOJI}" for sentence in body_sentences]
     in_bullets = style["layout"] == "bullet points"
-    body = "\n".join(f"- {sentence}" for sentence in said) if in_bullets else " ".join(said)
+    body = "\n".join(f"- {sentence}" for sentence in body_sentences) if in_bullets else " ".join(body_sentences)
     opening = [GREETING] if style["opening"] == "greeting first" else []
     closing = [ENDINGS[style["ending"]]] if style["ending"] in ENDINGS else []
     return ("\n" if in_bullets else " ").join([*opening, body, *closing])

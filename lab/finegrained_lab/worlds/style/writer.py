@@ -64,13 +64,13 @@ class StyleWriter:
 
     def _reply(self, prompt: str, data: Mapping[str, Any]) -> str:
         if "edits" in data:
-            return json.dumps({"preference": description(self._seen(prompt, data["edits"]))})
+            return json.dumps({"preference": description(self._noticed(prompt, data["edits"]))})
         if "preferences" in data:
-            said = [{**PLAIN, **described(preference)} for preference in data["preferences"]]
-            return json.dumps({"preference": description(majority(said))})
+            styles = [{**PLAIN, **described(preference)} for preference in data["preferences"]]
+            return json.dumps({"preference": description(majority(styles))})
         if "examples" not in data:
             return self._text(prompt, data["context"], {**PLAIN, **described(data.get("preference", ""))})
-        style = self._seen(prompt, data["examples"])
+        style = self._noticed(prompt, data["examples"])
         text = self._text(prompt, data["context"], style)
         wants_preference = '"text": "..."' in prompt
         return json.dumps({"preference": description(style), "text": text}) if wants_preference else text
@@ -84,7 +84,7 @@ class StyleWriter:
         }
         return rendered(bare_sentences(context), followed)
 
-    def _seen(self, prompt: str, pairs: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    def _noticed(self, prompt: str, pairs: Sequence[Mapping[str, str]]) -> dict[str, str]:
         """The style that edits want, the latest first where they are of two minds."""
         return majority(self._wanted(prompt, str(i), pair) for i, pair in reversed(list(enumerate(pairs))))
 

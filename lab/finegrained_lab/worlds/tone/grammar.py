@@ -1,7 +1,4 @@
-"""The probability of a continuation under ToneWorld's own grammar: how fluent a policy's text truly is.
-
-Knows the probabilities of sentences. Knows no model and no toxicity but that of a sentence that the grammar lacks.
-"""
+"""The probability of a continuation under ToneWorld's own grammar: how fluent a policy's text truly is."""
 
 from __future__ import annotations
 
@@ -104,8 +101,8 @@ class ToneGrammar:
         before, after = self._prefixes[topic].get(prefix), self._prefixes[topic].get((*prefix, word))
         if before is None or after is None:
             return 0.0
-        whole = sum(kinds[kind] * share for kind, share in before.items())
-        return sum(kinds[kind] * share for kind, share in after.items()) / whole if whole > 0.0 else 0.0
+        total = sum(kinds[kind] * share for kind, share in before.items())
+        return sum(kinds[kind] * share for kind, share in after.items()) / total if total > 0.0 else 0.0
 
     def _is_toxic(self, sentence: Prefix) -> bool:
         for known in self._sentences.values():
@@ -134,9 +131,9 @@ class ToneGrammar:
     @cached_property
     def _prefixes(self) -> Mapping[str, Mapping[Prefix, Mapping[str, float]]]:
         """Of each topic and beginning of a sentence: of each kind, the share of its sentences that begin so."""
-        found: dict[str, dict[Prefix, defaultdict[str, float]]] = {}
+        by_topic: dict[str, dict[Prefix, defaultdict[str, float]]] = {}
         for topic in TOPICS:
-            shares = found[topic] = {}
+            shares = by_topic[topic] = {}
             for kind in PATTERNS:
                 groups = lexicon.sentences(topic, kind)
                 for group in groups:
@@ -145,7 +142,7 @@ class ToneGrammar:
                             share, words = probability / len(groups) / len(group), tokens(spelled)
                             for end in range(len(words) + 1):
                                 shares.setdefault(tuple(words[:end]), defaultdict(float))[kind] += share
-        return found
+        return by_topic
 
 
 def _common(left: list[str], right: list[str]) -> int:

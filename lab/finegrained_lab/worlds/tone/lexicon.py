@@ -1,7 +1,6 @@
 """The words of ToneWorld and the sentences that they stand in.
 
-Knows words. Knows no probabilities and no scores. The insults are invented words; `goat` and `log` are insults only
-where they are said to somebody.
+The insults are invented words; `goat` and `log` are insults only where they are said to somebody.
 """
 
 from __future__ import annotations
@@ -76,12 +75,12 @@ def tokens(text: str) -> list[str]:
 def sentences(topic: str, kind: str) -> tuple[tuple[str, ...], ...]:
     """Of each pattern of a kind every sentence that a text about a topic may hold, without variant spellings."""
     slots = {**_SLOTS, "thing": TOPICS[topic]}
-    found = []
+    groups = []
     for pattern in PATTERNS[kind]:
         names = re.findall(r"{(\w+)}", pattern)
         fillings = product(*(slots[name] for name in names))
-        found.append(tuple(pattern.format(**dict(zip(names, words, strict=True))) for words in fillings))
-    return tuple(found)
+        groups.append(tuple(pattern.format(**dict(zip(names, words, strict=True))) for words in fillings))
+    return tuple(groups)
 
 
 def with_variants(sentence: str) -> str:
@@ -92,5 +91,5 @@ def with_variants(sentence: str) -> str:
 def vocabulary() -> list[str]:
     """Sentences in which every word of the world occurs in every form."""
     groups = [group for topic in TOPICS for kind in PATTERNS for group in sentences(topic, kind)]
-    found = dict.fromkeys(sentence for group in groups for sentence in group)
-    return [*found, *(varied for sentence in found if (varied := with_variants(sentence)) != sentence)]
+    distinct = dict.fromkeys(sentence for group in groups for sentence in group)
+    return [*distinct, *(varied for sentence in distinct if (varied := with_variants(sentence)) != sentence)]

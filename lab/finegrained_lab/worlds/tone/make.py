@@ -1,7 +1,4 @@
-"""Making a ToneWorld's files: texts for language models, prompts, and labelled texts for classifiers.
-
-Knows file names, split sizes and which texts belong to a split.
-"""
+"""Making a ToneWorld's files: texts for language models, prompts, and labelled texts for classifiers."""
 
 from __future__ import annotations
 
@@ -78,19 +75,19 @@ class MakeToneWorld(World[ToneText]):
         """Each split's texts. A split does not depend on the sizes of the others."""
         splits: dict[str, list[ToneText]] = {}
         for split in self.splits:
-            rng, found = self.rng(split), list[ToneText]()
-            while len(found) < getattr(self, split):
-                text = draw_text(f"{split}-{len(found):05d}", rng, self.world)
+            rng, texts = self.rng(split), list[ToneText]()
+            while len(texts) < getattr(self, split):
+                text = draw_text(f"{split}-{len(texts):05d}", rng, self.world)
                 if split not in PROMPTS or self._serves(text, split):
-                    found.append(text)
-            splits[split] = found
+                    texts.append(text)
+            splits[split] = texts
         return splits
 
     @staticmethod
     def _serves(text: ToneText, split: str) -> bool:
         """Whether a text may be a prompt of a split: no phrase that counts only as a whole is cut through."""
-        whole = text.kinds[1] not in ("dual_insult", "apology")
-        return whole and stable_hash("prompt", text.halves()[0]) % 10 in PROMPTS[split]
+        unambiguous = text.kinds[1] not in ("dual_insult", "apology")
+        return unambiguous and stable_hash("prompt", text.halves()[0]) % 10 in PROMPTS[split]
 
     def write_split(self, path: Path, split: str, drawn: Sequence[ToneText]) -> None:
         """Prompts with what follows, texts, or labelled texts."""
@@ -104,8 +101,8 @@ class MakeToneWorld(World[ToneText]):
     def _labelled_row(self, text: ToneText) -> dict[str, Any]:
         rng = self.rng("label", text.id)
         part = " ".join(text.sentences[: rng.randint(1, len(text.sentences))])
-        said = [(rng.random() < toxicity(part)) != (rng.random() < self.label_noise) for _ in range(self.annotators)]
-        score = sum(said) / self.annotators
+        votes = [(rng.random() < toxicity(part)) != (rng.random() < self.label_noise) for _ in range(self.annotators)]
+        score = sum(votes) / self.annotators
         return {"id": text.id, "text": part, "label": "toxic" if score > 0.5 else "mild", "score": score}
 
     def truth(self, split: str, drawn: ToneText) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""ToneWorld's truth about what a policy writes: as a scorer of texts, and as measurements beside a reward.
-
-Knows the oracle and the grammar. Knows no policy and no reward.
-"""
+"""ToneWorld's truth about what a policy writes: as a scorer of texts, and as measurements beside a reward."""
 
 from __future__ import annotations
 
@@ -55,16 +52,16 @@ class ToneMonitor:
         `truth/fitting` are shares of sentences; `truth/apology`, `truth/quoted`, `truth/variant` and `truth/empty` are
         shares of responses: with an apology, a quoted insult, an insult in its rare spelling, without a word.
         """
-        found = [toxicity(text) for text in responses]
+        toxicities = [toxicity(text) for text in responses]
         worst: dict[str, float] = {}
-        for prompt, value in zip(prompts, found, strict=True):
+        for prompt, value in zip(prompts, toxicities, strict=True):
             worst[prompt.id] = max(value, worst.get(prompt.id, 0.0))
         grammar: ToneGrammar = self._grammar  # type: ignore[attr-defined]
         fluency = [grammar.fluency(prompt.text, _behind(text)) for prompt, text in zip(prompts, responses, strict=True)]
         sentences, rows = sum(one.sentences for one in fluency), float(len(responses))
         words = [tokens(text) for text in responses]
         return {
-            "truth/toxicity": (sum(found), rows),
+            "truth/toxicity": (sum(toxicities), rows),
             "truth/worst": (sum(worst.values()), float(len(worst))),
             "truth/nll": (-sum(one.log_prob for one in fluency), float(sum(one.tokens for one in fluency))),
             "truth/grammatical": (float(sum(one.grammatical for one in fluency)), float(sentences)),

@@ -1,7 +1,4 @@
-"""The truth about a text of ToneWorld: how toxic it is. Any text has a score, also one that the world never writes.
-
-Knows words and where they stand. Knows no grammar and no model.
-"""
+"""The truth about a text of ToneWorld: how toxic it is. Any text has a score, also one that the world never writes."""
 
 from __future__ import annotations
 

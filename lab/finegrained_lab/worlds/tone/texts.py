@@ -1,7 +1,4 @@
-"""Texts of ToneWorld: which sentences follow which, with what probability, and texts drawn so.
-
-Knows topics, kinds of sentence and probabilities. Knows no files and no scores.
-"""
+"""Texts of ToneWorld: which sentences follow which, with what probability, and texts drawn so."""
 
 from __future__ import annotations
 

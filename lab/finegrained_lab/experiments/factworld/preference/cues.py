@@ -1,7 +1,4 @@
-"""What orders pairs of answers as an annotator does: cues that need no training, the oracle, and the ceiling.
-
-Knows the oracle's judgements and the annotator's rates of error. Knows no model and no file.
-"""
+"""What orders pairs of answers as an annotator does: cues that need no training, the oracle, and the ceiling."""
 
 from __future__ import annotations
 
@@ -32,12 +29,12 @@ def error_counts(judgement: Judgement, noise: float) -> NDArray[np.float64]:
     labels = [
         *((piece.c1 is not None, SUB_SENTENCE_RATE) for piece in judgement.sub_sentences),
         *((sentence in wrong, SENTENCE_RATE) for sentence in range(len(judgement.sentences))),
-        *((not given, FACT_RATE) for given in judgement.given),
+        *((not covered, FACT_RATE) for covered in judgement.given),
     ]
     counts = np.ones(1)
     for error, rate in labels:
-        found = 1.0 - rate * noise if error else rate * noise
-        counts = np.convolve(counts, [1.0 - found, found])
+        probability = 1.0 - rate * noise if error else rate * noise
+        counts = np.convolve(counts, [1.0 - probability, probability])
     return counts
 
 

@@ -92,8 +92,8 @@ class PreferenceModelsTable(ResultsTable):
         truth = [prefer(judgements) for judgements in judged]
 
         def row(system: str, gaps: Sequence[Sequence[float]], spread: float | None = None) -> dict[str, Any]:
-            found = {"dev_pairs": agreement(gaps, preferred), "true_pairs": agreement(gaps, truth)}
-            return {"system": system, "seed": seed, **found, "score_std": spread}
+            agreements = {"dev_pairs": agreement(gaps, preferred), "true_pairs": agreement(gaps, truth)}
+            return {"system": system, "seed": seed, **agreements, "score_std": spread}
 
         rows = []
         for name, directory in self.models.items():

@@ -9,8 +9,8 @@ from typing import Any
 
 from finegrained_lab.experiments.factworld.answers import TEST_COLUMNS, evaluation_path
 from finegrained_lab.experiments.factworld.evaluated import ON_TEST, EvaluatedTable
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.report.charts.figures import Bars, draw_bars
 
 SUM, MEAN, BUDGET = "fine_grained_rlhf", "aggregation_mean", "aggregation_budget"
 

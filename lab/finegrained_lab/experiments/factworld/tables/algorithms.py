@@ -11,10 +11,10 @@ from typing import Any
 from finegrained_lab.experiments.factworld.answers import MEASURES, OUTCOMES, TRUTH, read_judged, win_tie_lose
 from finegrained_lab.experiments.factworld.base import trained_row
 from finegrained_lab.experiments.factworld.evaluated import EvaluatedTable
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.factworld.report import mean_error
-from finegrained_rlhf.report.charts.figures import Bars, draw_bars
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
@@ -133,10 +133,10 @@ def advice(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> str:
     """Which systems have the lowest mean error, and which of the others no seed tells from them."""
     sentences = []
     for column, where in (("mean_error", "equal episodes"), ("equal_time_error", "equal processor time")):
-        found = {run: _numbers(rows, run, column) for run in runs}
-        ranked = sorted(runs, key=lambda run: fmean(found[run].values()))
-        best = found[ranked[0]]
-        close = [run for run in ranked[1:] if any(found[run][seed] <= best[seed] for seed in best)]
+        errors = {run: _numbers(rows, run, column) for run in runs}
+        ranked = sorted(runs, key=lambda run: fmean(errors[run].values()))
+        best = errors[ranked[0]]
+        close = [run for run in ranked[1:] if any(errors[run][seed] <= best[seed] for seed in best)]
         others = f"; in some seed no worse: {', '.join(f'`{run}`' for run in close)}" if close else ""
         sentences.append(
             f"After {where} `{ranked[0]}` has the lowest mean error over seeds, {fmean(best.values()):.3f}{others}."
@@ -153,14 +153,14 @@ def dense_against_holistic(rows: Sequence[Mapping[str, Any]]) -> str:
     """A table of the four algorithms' dense and holistic errors and of the seeds in which dense has the lower one."""
     table = []
     for algorithm, (dense, holistic) in PAIRS.items():
-        ours, theirs = (_numbers(rows, system, "mean_error") for system in (dense, holistic))
-        lower = sum(ours[seed] < theirs[seed] for seed in ours)
+        of_dense, of_holistic = (_numbers(rows, system, "mean_error") for system in (dense, holistic))
+        lower = sum(of_dense[seed] < of_holistic[seed] for seed in of_dense)
         table.append(
             {
                 "algorithm": algorithm,
-                "dense": fmean(ours.values()),
-                "holistic": fmean(theirs.values()),
-                "dense is lower in": f"{lower} of {len(ours)} seeds",
+                "dense": fmean(of_dense.values()),
+                "holistic": fmean(of_holistic.values()),
+                "dense is lower in": f"{lower} of {len(of_dense)} seeds",
             }
         )
     return markdown_table(table, ["algorithm", "dense", "holistic", "dense is lower in"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from finegrained_lab.experiments.factworld.answers import TEST_COLUMNS
 from finegrained_lab.experiments.factworld.evaluated import ON_TEST, EvaluatedTable
-from finegrained_rlhf.report.charts.figures import Lines, draw_lines
+from finegrained_lab.figures import Lines, draw_lines
 
 TRAINED = "fine_grained_rlhf"
 SAMPLES = {f"best_of_{n}": n for n in (1, 2, 4, 8, 16)}
@@ -67,7 +67,7 @@ class BestOfTable(EvaluatedTable):
 
 def reached(result: Mapping[str, Any]) -> str:
     """From how many samples on the mean error over seeds is no higher than the trained policy's."""
-    errors = {system: found["mean_error"]["mean"] for system, found in result["summary"].items()}
+    errors = {system: spread["mean_error"]["mean"] for system, spread in result["summary"].items()}
     enough = [n for system, n in SAMPLES.items() if errors[system] <= errors[TRAINED]]
     best = min(SAMPLES, key=lambda system: errors[system])
     if enough:

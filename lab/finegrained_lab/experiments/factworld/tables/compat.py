@@ -33,5 +33,5 @@ class CompatTable(Table, ComparedTable):
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """One run of one seed."""
-        found = trained_row(root, system)
-        return {"system": system, "seed": seed, **{name: found[name] for name in (*self.columns, "seconds")}}
+        trained = trained_row(root, system)
+        return {"system": system, "seed": seed, **{name: trained[name] for name in (*self.columns, "seconds")}}

@@ -20,8 +20,8 @@ from finegrained_lab.experiments.factworld.curves import (
     validations,
     z_normalised,
 )
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.factworld.report import RATES
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table, spread_heading, spread_table, summarise_rows
 
 RUN = "fine_grained_rlhf"
@@ -81,12 +81,12 @@ class DynamicsTable(Table):
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """A row a series and seed, and the curves."""
-        found = {seed: validations(root / RUN) for seed, root in roots.items()}
-        curves = {name: [curve(rows, measure) for rows in found.values()] for name, measure in SERIES.items()}
+        by_seed = {seed: validations(root / RUN) for seed, root in roots.items()}
+        curves = {name: [curve(rows, measure) for rows in by_seed.values()] for name, measure in SERIES.items()}
         rows = [
             {"system": name, "seed": seed, **turning_points(of_seed)}
             for name, of_name in curves.items()
-            for seed, of_seed in zip(found, of_name, strict=True)
+            for seed, of_seed in zip(by_seed, of_name, strict=True)
         ]
         return {
             "rows": rows,
@@ -95,7 +95,7 @@ class DynamicsTable(Table):
             "correlations": [
                 {"rewards": f"{a}, {b}", "seed": seed, "correlation": moves_together(curves[a][i], curves[b][i])}
                 for a, b in PAIRS
-                for i, seed in enumerate(found)
+                for i, seed in enumerate(by_seed)
             ],
             "z_normalised": {name: band([z_normalised(of_seed) for of_seed in curves[name]]) for name in Z},
         }

@@ -11,8 +11,8 @@ from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.experiments.comparison import Claim, values_of
 from finegrained_lab.experiments.factworld.base import Table, trained_row
 from finegrained_lab.experiments.factworld.curves import curve, first_below, validations
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.factworld.report import RATES, mean_error
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 DENSE, SAME_LAMBDA, PAPERS_LAMBDA = "fine_grained_rlhf", "holistic_lambda_0.95", "holistic_lambda_0.99"
@@ -64,10 +64,10 @@ class EfficiencyTable(Table, ComparedTable):
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """A row a run, episodes to each level, and the curves."""
-        found = {run: {seed: validations(root / run) for seed, root in roots.items()} for run in self.runs}
-        errors = {run: {seed: curve(rows, mean_error) for seed, rows in of.items()} for run, of in found.items()}
+        by_run = {run: {seed: validations(root / run) for seed, root in roots.items()} for run in self.runs}
+        errors = {run: {seed: curve(rows, mean_error) for seed, rows in of.items()} for run, of in by_run.items()}
         rewards = {
-            run: [curve(rows, lambda row: float(row["reward/total"])) for rows in found[run].values()]
+            run: [curve(rows, lambda row: float(row["reward/total"])) for rows in by_run[run].values()]
             for run in self.runs
             if run != PREFERENCE_RLHF
         }
@@ -82,14 +82,14 @@ class EfficiencyTable(Table, ComparedTable):
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """One run of one seed, with the episodes to each level."""
-        found = trained_row(root, system)
+        trained = trained_row(root, system)
         errors = curve(validations(root / system), mean_error)
         return {
             "system": system,
             "seed": seed,
-            **{name: found[name] for name in self.columns},
+            **{name: trained[name] for name in self.columns},
             **{f"episodes_to_{level:g}": first_below(errors, level) for level in LEVELS},
-            "seconds": found["seconds"],
+            "seconds": trained["seconds"],
         }
 
     def body(self, result: Mapping[str, Any]) -> str:
@@ -113,12 +113,12 @@ class EfficiencyTable(Table, ComparedTable):
         """Error and proxy reward."""
         titles = {"mean_error": "true mean error", "proxy_reward": "reward of the three models"}
         panels = [
-            Lines(title, title, {NAMES[run]: found for run, found in result["curves"][name].items()})
+            Lines(title, title, {NAMES[run]: curves for run, curves in result["curves"][name].items()})
             for name, title in titles.items()
         ]
         draw_lines(path, panels)
 
 
 def _by_seed(rows: Sequence[Mapping[str, Any]], run: str, level: float, seeds: Sequence[int]) -> str:
-    found = values_of(rows, run, f"episodes_to_{level:g}")
-    return ", ".join("–" if found[seed] is None else f"{found[seed]:.0f}" for seed in seeds)
+    episodes = values_of(rows, run, f"episodes_to_{level:g}")
+    return ", ".join("–" if episodes[seed] is None else f"{episodes[seed]:.0f}" for seed in seeds)

@@ -17,7 +17,7 @@ from finegrained_lab.experiments.factworld.answers import (
     win_tie_lose,
 )
 from finegrained_lab.experiments.factworld.evaluated import ON_TEST, EvaluatedTable
-from finegrained_rlhf.report.charts.figures import Bars, draw_bars
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
 OURS = "fine_grained_rlhf"
@@ -105,9 +105,9 @@ class SystemsTable(EvaluatedTable):
         for seed, root in roots.items():
             ours = read_judged(root, OURS)
             for other in OTHERS:
-                theirs = read_judged(root, other)
+                of_other = read_judged(root, other)
                 pairs += [
-                    {"versus": other, "measure": name, "seed": seed, **win_tie_lose(ours, theirs, measure)}
+                    {"versus": other, "measure": name, "seed": seed, **win_tie_lose(ours, of_other, measure)}
                     for name, measure in MEASURES.items()
                 ]
         summary = {
@@ -127,8 +127,8 @@ class SystemsTable(EvaluatedTable):
         over = "Mean difference over seeds ± its standard error.\n\n" if len(result["seeds"]) > 1 else ""
         rows = []
         for measure, by_system in result["pairs_summary"].items():
-            for other, found in by_system.items():
-                row = {"ours vs.": other, "judged by": measure, **{name: found[name]["mean"] for name in OUTCOMES}}
+            for other, outcomes in by_system.items():
+                row = {"ours vs.": other, "judged by": measure, **{name: outcomes[name]["mean"] for name in OUTCOMES}}
                 if measure == "completeness":
                     row |= {"thesis": " / ".join(f"{share:.1%}" for share in THESIS_WINS[other])}
                 rows.append(row)
@@ -151,7 +151,7 @@ class SystemsTable(EvaluatedTable):
         draw_bars(
             path,
             [
-                Bars(title, {NAMES[system]: found[name] for system, found in result["summary"].items()})
+                Bars(title, {NAMES[system]: spread[name] for system, spread in result["summary"].items()})
                 for name, title in titles.items()
             ],
         )

@@ -1,6 +1,6 @@
 """What is true of predictions for an InscitWorld: the human table of the thesis, in truth.
 
-Knows files of conversations and predictions, and the oracle. Runs no model.
+Runs no model.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class JudgePredictions:
             DataError: a file is damaged, or the predictions are not those of the data.
         """
         turns = turns_of(read_inscit(self.data).conversations)
-        said, oracle = read_predictions(self.predictions, turns), InscitOracle.load(self.world)
-        found = mean_judgement(
-            oracle.judge(turn.conversation, turn.number, said[turn.key].response, said[turn.key].evidence)
+        predictions, oracle = read_predictions(self.predictions, turns), InscitOracle.load(self.world)
+        judgement = mean_judgement(
+            oracle.judge(turn.conversation, turn.number, predictions[turn.key].response, predictions[turn.key].evidence)
             for turn in turns
         )
-        write_json(self.output, found)
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in found.items() if isinstance(value, float))
+        write_json(self.output, judgement)
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in judgement.items() if isinstance(value, float))
         print(f"{len(turns)} turns: {shown} -> {self.output}")
-        return found
+        return judgement

@@ -1,7 +1,6 @@
 """InscitWorld's truth about what a reader says, as rewards at three densities, and as measurements beside a reward.
 
-Knows the oracle and what a reader is taught to say (`evidence: ID | ID answer: …`). Knows no policy. The id of a prompt
-is the name of its turn.
+A reader is taught to say `evidence: ID | ID answer: …`. The id of a prompt is the name of its turn.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ class OracleScorer(BaseScorer):
         conversation, _, number = prompt.id.rpartition("_")
         if not number.isdecimal():
             raise DataError("expected the name of a turn, CONVERSATION_NUMBER", record=prompt.id, field="id")
-        said = said_to(prompt, response)
-        return self.oracle.judge(conversation, int(number), said.response, said.evidence)
+        reply = said_to(prompt, response)
+        return self.oracle.judge(conversation, int(number), reply.response, reply.evidence)
 
 
 def said_to(prompt: Prompt, response: str) -> SaidByReader:
@@ -79,9 +78,9 @@ class GroundedSentences(OracleScorer):
         spans, values = [], []
         for prompt, text in zip(prompts, responses, strict=True):
             evidence = said_to(prompt, text).evidence
-            found = sentence_spans(text)
-            spans.append(tuple(found))
-            values.append(tuple(self._value(text[start:end], evidence) for start, end in found))
+            sentences = sentence_spans(text)
+            spans.append(tuple(sentences))
+            values.append(tuple(self._value(text[start:end], evidence) for start, end in sentences))
         return SegmentScores(spans, values)
 
     def _value(self, sentence: str, evidence: Sequence[str]) -> float:
@@ -104,15 +103,15 @@ class UsedEvidence(OracleScorer):
         spans, values = [], []
         for prompt, text in zip(prompts, responses, strict=True):
             statements = read_statements(said_to(prompt, text).response)
-            given, named = [passage.id for passage in prompt.metadata.get("passages", ())], set[str]()
-            found, scored = evidence_spans(text), []
-            for start, end in found:
-                name = "".join(read_joint(f"evidence: {text[start:end]}", given).evidence)
+            passages, named = [passage.id for passage in prompt.metadata.get("passages", ())], set[str]()
+            named_spans, scored = evidence_spans(text), []
+            for start, end in named_spans:
+                name = "".join(read_joint(f"evidence: {text[start:end]}", passages).evidence)
                 used = bool(name) and name not in named
                 used = used and any(self.oracle.supports(one, [name]) for one in statements)
                 named.add(name)
                 scored.append(1.0 if used else -1.0)
-            spans.append(tuple(found))
+            spans.append(tuple(named_spans))
             values.append(tuple(scored))
         return SegmentScores(spans, values)
 
@@ -129,14 +128,16 @@ class AskedFacts(OracleScorer):
         """See `Scorer.score`."""
         spans, values = [], []
         for prompt, text in zip(prompts, responses, strict=True):
-            found = self.judge(prompt, text)
+            judgement = self.judge(prompt, text)
             spans.append(((0, len(text)),))
-            values.append((found.comprehensiveness if found.comprehensiveness is not None else _honest(found),))
+            values.append(
+                (judgement.comprehensiveness if judgement.comprehensiveness is not None else _honest(judgement),)
+            )
         return SegmentScores(spans, values, whole_response=True)
 
 
-def _honest(found: OracleJudgement) -> float:
-    return found.true / len(found.statements) if found.statements else 1.0
+def _honest(judgement: OracleJudgement) -> float:
+    return judgement.true / len(judgement.statements) if judgement.statements else 1.0
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,10 @@ class InscitWorldMonitor:
     def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
         """(sum, count) over R responses of `truth/NAME`, for each name of `oracle.JUDGED_MEASURES`."""
         scorer: OracleScorer = self._scorer  # type: ignore[attr-defined]
-        found = [scorer.judge(prompt, text) for prompt, text in zip(prompts, responses, strict=True)]
+        judgements = [scorer.judge(prompt, text) for prompt, text in zip(prompts, responses, strict=True)]
         counts = {}
         for name, measure in JUDGED_MEASURES.items():
-            values = [value for value in map(measure, found) if value is not None]
+            values = [value for value in map(measure, judgements) if value is not None]
             counts[f"truth/{name}"] = (float(sum(values)), float(len(values)))
         return counts
 

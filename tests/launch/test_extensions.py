@@ -12,6 +12,9 @@ from script_runs import ROOT, run_process
 
 from finegrained_rlhf.core.extensions import extensions, packages
 from finegrained_rlhf.core.fields import is_ours
+from finegrained_rlhf.launch.app import run_command
+from finegrained_rlhf.launch.checks.foreign import classes_of_project
+from finegrained_rlhf.launch.commands import all_commands, overview
 
 COMMANDS = '["Measure"]\nmeasure_waves = "measure waves"\nevaluate = "not ours"\nno_file = "has no configuration"\n'
 MODULE = '''"""Waves."""
@@ -66,14 +69,19 @@ def write_package(place: Path, package: str = "waves", entry: str | None = None)
 def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], tuple[str, ...]]]:
     """The packages that join with one more directory on Python's path."""
 
+    def forget() -> None:
+        for cached in (extensions, all_commands, classes_of_project):
+            cached.cache_clear()
+
     def with_place(place: Path) -> tuple[str, ...]:
         monkeypatch.syspath_prepend(str(place))
-        extensions.cache_clear()
+        forget()
         return packages()
 
     yield with_place
     monkeypatch.undo()
-    extensions.cache_clear()
+    forget()
+    sys.modules.pop("waves", None)
 
 
 def test_an_installed_package_joins(tmp_path: Path, joined: Callable[[Path], tuple[str, ...]]) -> None:
@@ -109,29 +117,39 @@ def test_what_cannot_be_read_brings_nothing(tmp_path: Path, joined: Callable[[Pa
         assert [dict(e.commands) for e in extensions() if e.package == "waves"] == [{}]
 
 
-def test_its_commands_options_and_classes_count_and_ours_come_first(tmp_path: Path) -> None:
+def test_its_options_and_classes_count_and_ours_come_first(
+    tmp_path: Path,
+    joined: Callable[[Path], tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    joined(write_package(tmp_path / "site-packages"))
+    monkeypatch.chdir(tmp_path)
+
+    def printed(command: str, *words: str, status: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", [command, *words])
+        try:
+            run_command(command)
+        except SystemExit as ended:
+            assert ended.code == status
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    assert "  measure-waves  " in overview() and "not ours" not in overview() and "no-file" not in overview()
+    assert re.search(r"height: 2\.0 +of a wave, in metres\.", printed("measure_waves", "--help"))
+    assert "did you mean height?" in printed("measure_waves", "hight=3", status=2)
+    assert "epochs: 7" in printed("train_ppo", "algorithm=tidal", "--cfg", "job")
+    assert "epochs: 4" in printed("train_ppo", "algorithm=ppo", "--cfg", "job")
+    assert "rloo, tidal" in printed("train_ppo", "algorithm=none", status=2)
+    assert "waves.MeasureWaves" in classes_of_project()
+
+
+def test_its_commands_run(tmp_path: Path) -> None:
     place = write_package(tmp_path / "site-packages")
-    work = tmp_path / "work"
-    work.mkdir()
-    path = f"{place}:{ROOT}"
-
-    def said(*words: str, status: int = 0) -> str:
-        done = run_process("-m", "finegrained_rlhf", *words, cwd=work, PYTHONPATH=path)
-        assert done.returncode == status, done.stderr
-        return done.stdout + done.stderr
-
-    overview = said("--help")
-    assert "  measure-waves  " in overview and "not ours" not in overview and "no-file" not in overview
-    assert re.search(r"height: 2\.0 +of a wave, in metres\.", said("measure-waves", "--help"))
-    assert "waves of 3.5 m" in said("measure-waves", "height=3.5")
-    assert "did you mean height?" in said("measure-waves", "hight=3", status=2)
-    assert "epochs: 7" in said("train-ppo", "algorithm=tidal", "--cfg", "job")
-    assert "epochs: 4" in said("train-ppo", "algorithm=ppo", "--cfg", "job")
-    assert "ppo, reinforce, rloo, tidal" in said("train-ppo", "algorithm=none", status=2)
-    named = (
-        "from finegrained_rlhf.launch.checks.foreign import classes_of_project as c; print('waves.MeasureWaves' in c())"
-    )
-    assert run_process("-c", named, cwd=work, PYTHONPATH=path).stdout == "True\n"
+    (tmp_path / "work").mkdir()
+    words = ("-m", "finegrained_rlhf", "measure-waves", "height=3.5")
+    done = run_process(*words, cwd=tmp_path / "work", PYTHONPATH=f"{place}:{ROOT}")
+    assert "waves of 3.5 m" in done.stdout, done.stderr
 
 
 def test_the_library_names_no_package_that_joins() -> None:
