@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, harmless
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from reward_models.encoders.evidence import PassageChoice
 from reward_models.kinds.base import GlobalAttention
@@ -19,7 +21,7 @@ varies less by chance than the accuracy."""
 
 
 @dataclass(frozen=True)
-class RewardBatchConfig:
+class RewardBatchConfig(Settings):
     """How many examples are taken at a time.
 
     Attributes:
@@ -28,17 +30,13 @@ class RewardBatchConfig:
         eval_batch_size: the same, in one forward pass of a validation.
     """
 
-    batch_size: int = 24
-    micro_batch_size: int | None = None
-    eval_batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.eval_batch_size, self.micro_batch_size or 1) < 1:
-            raise ConfigError(f"batch sizes must be at least 1, got {self}")
+    batch_size: Annotated[int, at_least(1)] = 24
+    micro_batch_size: Annotated[int | None, at_least(1), harmless] = None
+    eval_batch_size: Annotated[int, at_least(1), harmless] = 32
 
 
 @dataclass(frozen=True)
-class RewardModelConfig:
+class RewardModelConfig(Settings):
     """A kind of reward model with its hyper-parameters.
 
     Attributes:
@@ -67,13 +65,13 @@ class RewardModelConfig:
     kind: str
     optimizer: OptimizerConfig
     batches: RewardBatchConfig = RewardBatchConfig()
-    epochs: int | None = None
-    steps: int | None = None
-    max_length: int = 2048
+    epochs: Annotated[int | None, at_least(1), harmless] = None
+    steps: Annotated[int | None, at_least(1), harmless] = None
+    max_length: Annotated[int, at_least(8)] = 2048
     global_attention: GlobalAttention = "none"
-    min_span_words: int | None = None
+    min_span_words: Annotated[int | None, at_least(0)] = None
     passages: PassageChoice = "first"
-    passage_tokens: int | None = None
+    passage_tokens: Annotated[int | None, at_least(0)] = None
     counts: bool = False
     label_weights: Literal["none", "balanced"] = "none"
     annotator_weights: AnnotatorWeights = "none"
@@ -82,17 +80,6 @@ class RewardModelConfig:
     selected_by: Selection | None = None
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None) or (self.epochs or self.steps or 0) < 1:
-            raise ConfigError("reward_model: set either epochs or steps, at least 1, and the other to null")
-        if self.max_length < 8 or (self.min_span_words or 0) < 0:
-            raise ConfigError("reward_model: need max_length >= 8 and min_span_words >= 0")
-        if self.passage_tokens is not None and self.passage_tokens < 0:
-            raise ConfigError(f"reward_model.passage_tokens: expected null or at least 0, got {self.passage_tokens}")
-        if self.label_weights not in ("none", "balanced"):
-            raise ConfigError(f"reward_model.label_weights: expected none or balanced, got {self.label_weights!r}")
-        if self.selected_by not in (None, *get_args(Selection)):
-            raise ConfigError(f"reward_model.selected_by: expected accuracy, loss or null, got {self.selected_by!r}")
-        if self.annotator_weights not in get_args(AnnotatorWeights):
-            expected = " or ".join(get_args(AnnotatorWeights))
-            raise ConfigError(f"reward_model.annotator_weights: expected {expected}, got {self.annotator_weights!r}")
+        if (self.epochs is None) == (self.steps is None):
+            raise ConfigError("reward_model: set either epochs or steps, and the other to null")
         check_input_settings(self.global_attention, self.passages)

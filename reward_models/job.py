@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName, at_least, below, harmless
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
@@ -43,21 +42,17 @@ class TrainRewardModel(TrainingRun["Assembled"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
-    model: ModelPath
+    data: InputFile
+    model: ModelName
     reward_model: RewardModelConfig
     taxonomy: Taxonomy = QA_FEEDBACK
-    validation_data: str | None = None
-    held_out: float = 0.1
+    validation_data: InputFile | None = None
+    held_out: Annotated[float, at_least(0), below(1)] = 0.1
     completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
     segmenter: str = DEFAULT_SEGMENTER
-    checkpoint_every: int | None = 200
+    checkpoint_every: Annotated[int | None, at_least(1), harmless] = 200
 
     def __post_init__(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise ConfigError(f"held_out must be at least 0 and less than 1, got {self.held_out}")
-        if self.total_steps is not None and self.total_steps < 1:
-            raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
         _ = self.kind  # raises
         super().__post_init__()
 

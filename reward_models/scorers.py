@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName, at_least, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
+from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
-from reward_models.encoders.evidence import InputTooLong
 from reward_models.encoders.prompts import check_room, passages_for, question_of
 from reward_models.kinds import PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
@@ -95,13 +95,13 @@ class _Scorer(ABC):
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         default: RewardModelRecord | None,
         batch_size: int,
         max_length: int | None,
-        too_long: InputTooLong,
+        too_long: TooLong,
     ) -> None:
-        if too_long not in get_args(InputTooLong):
+        if too_long not in get_args(TooLong):
             raise ConfigError(f"too_long must be truncate or refuse, got {too_long!r}")
         self.too_long = too_long
         if batch_size < 1 or (max_length is not None and max_length < 8):
@@ -189,15 +189,15 @@ class SegmentScorer(_Scorer):
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         granularity: Granularity | None = None,
         segmenter: str | Segmenter | None = None,
         positive: float = 1.0,
         negative: float = -1.0,
-        batch_size: int = 32,
+        batch_size: Annotated[int, at_least(1), harmless] = 32,
         max_length: int | None = None,
         kind: str | None = None,
-        too_long: InputTooLong = "truncate",
+        too_long: TooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if not negative < positive:
@@ -285,15 +285,15 @@ class SequenceScorer(_Scorer):
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         scale: float = 1.0,
         bias: float = 0.0,
         mean: float | None = None,
         std: float | None = None,
-        batch_size: int = 32,
+        batch_size: Annotated[int, at_least(1), harmless] = 32,
         max_length: int | None = None,
         kind: str | None = None,
-        too_long: InputTooLong = "truncate",
+        too_long: TooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if std is not None and std <= 0:

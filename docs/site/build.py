@@ -3,7 +3,7 @@
 Example: python docs/site/build.py outputs/site
 
 A link that leads nowhere, an anchor that a page does not have or a docstring that cannot be read ends the build. The
-API is read from the source, so nothing of the package is imported.
+API is read from the source; of the package, only what reads configurations is imported.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from typing import Any
 
 import yaml
 
+from finegrained_rlhf.launch.checks.help import keys
+from finegrained_rlhf.launch.command_line import CommandLine
+from finegrained_rlhf.launch.commands import NAMES
+from finegrained_rlhf.launch.configurations import typed
+from finegrained_rlhf.launch.filling import fill_defaults
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("finegrained_rlhf", "reward_models")
+LISTED = tuple(name for name in NAMES if name not in ("run_experiment", "sweep"))
+"""Commands whose keys are listed: those of the others are another command's, or an experiment's."""
 _PAGES = (
     "docs/site/*.css",
     "docs/site/*.js",
@@ -81,6 +89,31 @@ def write_api(to: Path, only: Collection[str] | None = None) -> list[dict[str, A
     return [below[0] if len(below) == 1 else {room: below} for room, below in entries.items()]
 
 
+def key_table(command: str, line: CommandLine) -> list[str]:
+    """The lines of a table of a command's keys, as its configuration is with a command line."""
+    rows = [tuple(cell.replace("|", "\\|") for cell in row) for row in keys(command, line)]
+    table = [f"| `{key.rstrip(':')}` | {meaning} |" for key, meaning in rows]
+    return ["| key and default | meaning |", "|---|---|", *table]
+
+
+def write_keys(to: Path, commands: Collection[str] = LISTED) -> list[dict[str, str]]:
+    """One page a command, with a table of its keys, read from the classes that take them.
+
+    Args:
+        to: where the pages lie.
+        commands: by name.
+
+    Returns:
+        The entries of the navigation.
+    """
+    fill_defaults()
+    (to / "keys").mkdir(exist_ok=True)
+    for command in commands:
+        page = [f"# Keys of {typed(command)}", "", *key_table(command, CommandLine(()))]
+        (to / "keys" / f"{command}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+    return [{command.replace("_", "-"): f"keys/{command}.md"} for command in commands]
+
+
 def site_configuration(pages: Path, site: Path, *, only: Collection[str] | None = None) -> dict[str, Any]:
     """The settings of mkdocs with the API at the end of the navigation, folded.
 
@@ -93,6 +126,7 @@ def site_configuration(pages: Path, site: Path, *, only: Collection[str] | None 
     config: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mkdocs.yml").read_text(encoding="utf-8"))
     config.update(docs_dir=str(pages), site_dir=str(site))
     (*_, behind) = config["nav"][-1].values()
+    behind.append({"Keys of commands": write_keys(pages, LISTED if only is None else LISTED[:1])})
     behind.append({"API": write_api(pages, only)})
     if only is not None:
         config["plugins"] = [plugin for plugin in config["plugins"] if plugin not in ("search", "offline")]

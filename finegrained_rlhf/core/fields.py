@@ -1,7 +1,6 @@
-"""What a class takes, read from itself: types, ranges, defaults and documentation of its fields.
+"""What a class takes, read from itself: types, markers, defaults and documentation of its fields.
 
-Beside its type an annotation may carry markers (`Annotated[int, at_least(1)]`): the range of a number, and that a text
-is the path of what is read, which may be a name on the Hub. Checks, help, defaults and resume ask here.
+Checks, help, defaults, paths, resume and the tables of keys ask here. Markers stand in `core/markers.py`.
 
 Knows classes and plain containers. Knows no configuration file and no command line.
 """
@@ -11,90 +10,34 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import inspect
+import math
+import numbers
 import re
 import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.extensions import packages
+from finegrained_rlhf.core.markers import Bound, Harmless, Writes, markers, members, plain_type
 
 TARGET = "_target_"
 """The key that names the class of a mapping."""
 PROJECT = ("finegrained_rlhf", "reward_models")
 """Packages whose classes are read for their settings."""
+Mark = TypeVar("Mark")
 MISSING = inspect.Parameter.empty
 """The default of a setting that must be given."""
+_KNOWN: dict[Any, Mapping[str, Setting]] = {}
 _SECTION = re.compile(r"^(Attributes|Args|Arguments):$")
 _ENTRY = re.compile(r"^ {4}(\w+)(?: \([^)]*\))?: (.*)$")
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A marker: an end of a number's range, or of the number of a list's items.
-
-    Attributes:
-        relation: `at least`, `above`, `at most` or `below`.
-        value: the end.
-    """
-
-    relation: Literal["at least", "above", "at most", "below"]
-    value: float
-
-    def holds(self, number: float) -> bool:
-        """Whether a number lies on the right side of it."""
-        if self.relation == "at least":
-            return number >= self.value
-        if self.relation == "above":
-            return number > self.value
-        return number <= self.value if self.relation == "at most" else number < self.value
-
-    def __str__(self) -> str:
-        return f"{self.relation} {self.value:g}" if abs(self.value) < 1e15 else f"{self.relation} {self.value}"
-
-
-def at_least(value: float) -> Bound:
-    """≥ `value`."""
-    return Bound("at least", value)
-
-
-def above(value: float) -> Bound:
-    """> `value`."""
-    return Bound("above", value)
-
-
-def at_most(value: float) -> Bound:
-    """≤ `value`."""
-    return Bound("at most", value)
-
-
-def below(value: float) -> Bound:
-    """< `value`."""
-    return Bound("below", value)
-
-
-@dataclass(frozen=True)
-class Reads:
-    """A marker: a text is the path of what is read.
-
-    Attributes:
-        hub: what a name on the Hugging Face Hub may stand for instead.
-    """
-
-    hub: Literal["model", "dataset"]
-
-
-ModelName = Annotated[str, Reads("model")]
-"""A model directory, a run directory, or a model on the Hub."""
-DataName = Annotated[str, Reads("dataset")]
-"""A file, or a data set on the Hub."""
-Seed = Annotated[int, at_least(0), at_most(2**63 - 1)]
 
 
 @dataclass(frozen=True)
@@ -110,6 +53,41 @@ class Setting:
     annotation: Any
     default: Any = MISSING
     documentation: str = ""
+
+
+class Settings:
+    """The base of dataclasses of settings: a value out of its range, or none of its words, is a `ConfigError`.
+
+    `__post_init__` of a class is for what relates several of its values; it is called when each alone is right.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if (own := vars(cls).get("__post_init__")) is not None:
+
+            @wraps(own)
+            def checked(self: Any) -> None:
+                check_values(self)
+                own(self)
+
+            cls.__post_init__ = checked  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+
+def check_values(settings: Any) -> None:
+    """Refuse what one of an object's values alone says wrong.
+
+    Args:
+        settings: of a class whose annotations say what it takes.
+
+    Raises:
+        ConfigError: the first value out of its range, or none of its words, with its name.
+    """
+    for name, setting in settings_of(type(settings)).items():
+        if (problem := problem_of_value(getattr(settings, name), setting.annotation)) is not None:
+            raise ConfigError(stated(name, problem))
 
 
 def is_ours(target: str) -> bool:
@@ -129,9 +107,17 @@ def named_class(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
-@cache
 def settings_of(kind: Any) -> Mapping[str, Setting]:
     """What a class or a function takes, by name, in order; what it takes by `**` is left out."""
+    if kind not in _KNOWN:
+        module = getattr(sys.modules.get(kind.__module__), "__spec__", None)
+        if getattr(module, "_initializing", False):
+            return _settings_of(kind)  # a name in an annotation may be defined below it
+        _KNOWN[kind] = _settings_of(kind)
+    return _KNOWN[kind]
+
+
+def _settings_of(kind: Any) -> Mapping[str, Setting]:
     hints = _hints(kind)
     notes = {name: text for part in _documented(kind) for name, text in entries(part.__doc__ or "").items()}
     if _is_made(kind):
@@ -163,7 +149,9 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 def _hints(kind: Any) -> dict[str, Any]:
     """Annotations by name, those of base classes and of `__init__` included; Any for what cannot be resolved here."""
-    holders = [kind] if not inspect.isclass(kind) else [*reversed(kind.__mro__), vars(kind).get("__init__")]
+    holders = [kind] if not inspect.isclass(kind) else [*reversed(kind.__mro__)]
+    if inspect.isclass(kind) and not _is_made(kind):
+        holders.append(vars(kind).get("__init__"))
     found: dict[str, Any] = {}
     for holder in holders:
         written = getattr(holder, "__dict__", {}).get("__annotations__") or getattr(holder, "__annotations__", {})
@@ -205,40 +193,6 @@ def entries(docstring: str) -> dict[str, str]:
     return found
 
 
-def members(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union, each with the markers that stand around the union; a type alone is its own."""
-    if typing.get_origin(annotation) is Annotated:
-        inner, *marks = typing.get_args(annotation)
-        return tuple(Annotated[(member, *marks)] for member in members(inner))
-    if typing.get_origin(annotation) in (Union, types.UnionType):
-        return tuple(part for member in typing.get_args(annotation) for part in members(member))
-    return (annotation,)
-
-
-def markers(annotation: Any) -> tuple[Any, ...]:
-    """All markers of a type, those of the members of a union and of the items of a list included."""
-    found: tuple[Any, ...] = ()
-    for member in members(annotation):
-        if typing.get_origin(member) is Annotated:
-            inner, *marks = typing.get_args(member)
-            found += (*marks, *markers(inner))
-        elif typing.get_origin(member) is not Literal:
-            found += tuple(mark for part in typing.get_args(member) for mark in markers(part))
-    return found
-
-
-def marker(annotation: Any, kind: type) -> Any:
-    """The first marker of a class; None where there is none."""
-    return next((mark for mark in markers(annotation) if isinstance(mark, kind)), None)
-
-
-def plain_type(annotation: Any) -> Any:
-    """A type without its markers."""
-    while typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    return annotation
-
-
 def class_of(annotation: Any) -> Any:
     """The dataclass that a type is, with or without markers; None where it is another type, or one of several."""
     plain = plain_type(annotation)
@@ -255,13 +209,85 @@ def items_of(annotation: Any) -> Any:
     return inner[0] if issubclass(origin, collections.abc.Iterable) else None
 
 
+class Place(NamedTuple):
+    """A value in a configuration whose class is known.
+
+    Attributes:
+        key: dotted; items of a list that have classes of their own by their number, `steps[0].data`.
+        value: plain containers.
+        setting: what its class takes there.
+        holder: the mapping that it stands in.
+    """
+
+    key: str
+    value: Any
+    setting: Setting
+    holder: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition(".")[2]
+
+    def mark(self, kind: type[Mark]) -> Mark | None:
+        """The first marker of a class on it; None where there is none."""
+        return next((mark for mark in markers(self.setting.annotation) if isinstance(mark, kind)), None)
+
+    @property
+    def meaning(self) -> str:
+        """What the documentation of its class says of it, and what its annotation does."""
+        range_ = " and ".join(str(mark) for mark in markers(self.setting.annotation) if isinstance(mark, Bound))
+        may = "may change on resume" if self.mark(Harmless) is not None else ""
+        said = "; ".join(filter(None, (range_, may)))
+        return f"{self.setting.documentation} ({said})".lstrip() if said else self.setting.documentation
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether a run may go on with another value."""
+        return self.mark(Harmless) is not None or self.mark(Writes) is not None
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """The texts that it holds, in a list and in a mapping too, but for the words that are no path."""
+        value = self.value
+        texts = value if isinstance(value, list) else [*value.values()] if isinstance(value, Mapping) else [value]
+        if isinstance(value, Mapping) and TARGET in value:
+            return
+        words = [word for member in members(self.setting.annotation) for word in _words(member)]
+        yield from (text for text in texts if isinstance(text, str) and text not in words)
+
+
+def places(config: Mapping[str, Any], key: str = "") -> Iterator[Place]:
+    """Every value in a configuration that a class takes, from outside to inside.
+
+    Classes of the project are imported; others count where they have been, so that no text of a file imports anything.
+    """
+    settings = _settings_of_target(config.get(TARGET))
+    for name, value in config.items():
+        dotted = f"{key}.{name}" if key else str(name)
+        if name in settings:
+            yield Place(dotted, value, settings[name], config)
+        yield from _places_within(value, dotted)
+
+
+def _places_within(value: Any, key: str) -> Iterator[Place]:
+    if isinstance(value, Mapping):
+        yield from places(value, key)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _places_within(item, f"{key}[{number}]")
+
+
 def problem_of_value(value: Any, annotation: Any) -> str | None:
-    """What is wrong with a value of the right type: out of its range, or none of its words. None where nothing is."""
-    if value is None:
+    """What is wrong with a value: no number, out of its range, or none of its words. None where nothing is."""
+    if value is None and takes_null(annotation):
         return None
     words = [word for member in members(annotation) for word in _words(member)]
-    if words and isinstance(value, str) and value not in words and not _any_text(annotation):
+    alone = all(_words(member) or plain_type(member) in (None, type(None)) for member in members(annotation))
+    if words and (alone or isinstance(value, str)) and value not in words and not _any_text(annotation):
         return f"expected one of {', '.join(map(str, words))}, got {value!r}"
+    if (kind := _number_kind(annotation)) is not None and not _is_number(value, kind):
+        return f"expected {_or_null(annotation)}{kind}, got {value!r}"
     for member in members(annotation):
         marks = typing.get_args(member)[1:] if typing.get_origin(member) is Annotated else ()
         bounds = [mark for mark in marks if isinstance(mark, Bound)]
@@ -271,8 +297,29 @@ def problem_of_value(value: Any, annotation: Any) -> str | None:
     return _problem_of_items(value, annotation)
 
 
+def stated(key: str, problem: str) -> str:
+    """A problem of a value with its key; the problem of a value in a mapping begins with the rest of its key."""
+    return f"{key}{problem}" if problem.startswith(".") else f"{key}: {problem}"
+
+
+def _number_kind(annotation: Any) -> str | None:
+    """What a value must be, where it can be nothing but a number."""
+    kinds = {plain_type(member) for member in members(annotation)} - {None, type(None)}
+    return {(float,): "a finite number", (int,): "a whole number"}.get(tuple(kinds))
+
+
+def _is_number(value: Any, kind: str) -> bool:
+    right = isinstance(value, numbers.Integral if kind == "a whole number" else numbers.Real)
+    return right and not isinstance(value, bool) and math.isfinite(value)
+
+
+def takes_null(annotation: Any) -> bool:
+    """Whether a setting may be left without a value."""
+    return any(plain_type(member) in (None, type(None), Any) for member in members(annotation))
+
+
 def _or_null(annotation: Any) -> str:
-    return "null or " if any(plain_type(member) in (None, type(None)) for member in members(annotation)) else ""
+    return "null or " if takes_null(annotation) else ""
 
 
 def _words(member: Any) -> tuple[Any, ...]:
@@ -284,18 +331,11 @@ def _any_text(annotation: Any) -> bool:
     return any(plain_type(member) in (str, Any, Path) for member in members(annotation))
 
 
-def takes_text(annotation: Any) -> bool:
-    """Whether a text, or a list or mapping of texts, is of a type."""
-    if any(plain_type(member) in (str, Any, Path) for member in members(annotation)):
-        return True
-    return any(takes_text(inner) for inner in filter(None, map(items_of, members(annotation))))
-
-
 def _problem_of_items(value: Any, annotation: Any) -> str | None:
     for inner in filter(None, map(items_of, members(annotation))):
         if isinstance(value, Mapping):
             found = ((name, problem_of_value(item, inner)) for name, item in value.items())
-            return next((f"{name}: {problem}" for name, problem in found if problem), None)
+            return next((f".{stated(name, problem)}" for name, problem in found if problem), None)
         if isinstance(value, list | tuple):
             return next(filter(None, (problem_of_value(item, inner) for item in value)), None)
     return None
@@ -377,8 +417,12 @@ def _written_or_missing(default: Any) -> Any:
         return MISSING
 
 
-def _settings_of_target(target: str) -> Mapping[str, Setting]:
+def _settings_of_target(target: Any) -> Mapping[str, Setting]:
+    """What the class of a `_target_` takes; nothing where it is none, or somebody else's that was not imported."""
+    if not isinstance(target, str):
+        return {}
+    module, _, name = target.rpartition(".")
     try:
-        return settings_of(named_class(target))
-    except (ImportError, AttributeError, TypeError, ValueError):
+        return settings_of(named_class(target) if is_ours(target) else vars(sys.modules[module])[name])
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError):
         return {}  # whoever builds it says what is wrong

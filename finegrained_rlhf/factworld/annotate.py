@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.grammar import split_passages
 from finegrained_rlhf.factworld.oracle import Judgement, judge, source_of, to_feedback
@@ -116,7 +118,7 @@ def annotate(record: OutputRecord, annotator: Annotator, segmenter: Segmenter) -
 
 
 @dataclass(frozen=True)
-class AnnotateFactWorld:
+class AnnotateFactWorld(Settings):
     """Annotate a file of outputs (four a question).
 
     A question with an empty output is left out and counted: the published format has no empty prediction.
@@ -129,10 +131,10 @@ class AnnotateFactWorld:
         segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).
     """
 
-    input: str
-    output: str
+    input: InputFile
+    output: OutputFile
     noise: float = 1.0
-    seed: int = 0
+    seed: Seed = 0
     segmenter: str = DEFAULT_SEGMENTER
 
     def run(self) -> None:

@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json, write_jsonl, write_text
+from finegrained_rlhf.core.markers import OutputDirectory, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 
 Drawn = TypeVar("Drawn")
@@ -20,7 +22,7 @@ TRUTH, VOCABULARY, MANIFEST = "world.jsonl", "corpus.txt", "manifest.json"
 
 
 @dataclass(frozen=True)
-class World(ABC, Generic[Drawn]):
+class World(Settings, ABC, Generic[Drawn]):
     """A generator whose every record is known: it draws its splits from a seed and writes them to `output_dir`.
 
     Besides a file a split: `world.jsonl`, what is true of every record; `corpus.txt`, every word of the world in every
@@ -39,8 +41,8 @@ class World(ABC, Generic[Drawn]):
     suffix: ClassVar[str] = ".jsonl"
     """Of a split's file."""
 
-    output_dir: str
-    seed: int = 0
+    output_dir: OutputDirectory
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         for split in self.splits:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
+from finegrained_rlhf.core.markers import Seed
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
@@ -59,7 +61,7 @@ def run_seconds(run: RunDirectory) -> float:
 
 
 @dataclass(frozen=True)
-class FactWorldReport:
+class FactWorldReport(Settings):
     """Collects one seed's experiment into `report.json` and `report.md`.
 
     Attributes:
@@ -70,7 +72,7 @@ class FactWorldReport:
     """
 
     directory: str
-    seed: int
+    seed: Seed
     noise: float
 
     def run(self) -> dict[str, Any]:

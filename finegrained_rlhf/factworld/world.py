@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.factworld import lexicon
 
 MIN_FACTS = 9
 
 
 @dataclass(frozen=True)
-class WorldConfig:
+class WorldConfig(Settings):
     """What every item of a world looks like.
 
     Attributes:
@@ -30,7 +33,7 @@ class WorldConfig:
     facts: int = MIN_FACTS
     min_asked: int = 2
     max_asked: int = 6
-    open_rate: float = 0.0
+    open_rate: Annotated[float, at_least(0), at_most(1)] = 0.0
     forms: int = 1
 
     def __post_init__(self) -> None:
@@ -41,8 +44,6 @@ class WorldConfig:
                 f"need 1 <= world.min_asked <= world.max_asked <= world.facts, "
                 f"got {self.min_asked}, {self.max_asked}, {self.facts}"
             )
-        if not 0 <= self.open_rate <= 1:
-            raise ConfigError(f"world.open_rate must be between 0 and 1, got {self.open_rate}")
         if not 1 <= self.forms <= len(lexicon.FORMS):
             raise ConfigError(f"world.forms must be 1 to {len(lexicon.FORMS)}, got {self.forms}")
 

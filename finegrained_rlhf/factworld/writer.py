@@ -24,12 +24,13 @@ import random
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.factworld import lexicon
 from finegrained_rlhf.factworld.world import Item
 
 
 @dataclass(frozen=True)
-class GoldConfig:
+class GoldConfig(Settings):
     """How gold answers are written. By default they are all of one form: the asked facts, one sentence each.
 
     Attributes:
@@ -47,7 +48,7 @@ class GoldConfig:
 
 
 @dataclass(frozen=True)
-class WriterConfig:
+class WriterConfig(Settings):
     """The writer's habits. Rates are probabilities; a rate above 0.5 is what greedy decoding reproduces.
 
     Attributes:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.checks import get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.core.hub.names import DataPath, HubName, data_set_name
+from finegrained_rlhf.core.hub.names import HubName, data_set_name
 from finegrained_rlhf.core.hub.snapshots import snapshot
+from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.core.sources import Reading
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.conversations import Message, answers_of_completion, conversation_of
@@ -60,7 +61,7 @@ class PromptSource:
         path: JSON array, JSON lines or parquet file, or `org/name:split` on the Hub.
     """
 
-    path: DataPath | Path
+    path: DataName | Path
 
     @property
     def files(self) -> Mapping[str, Path]:
@@ -115,7 +116,7 @@ class PromptSource:
         return PromptReading.of(items, len(items), {}, {}, self.path)
 
 
-def read_prompt_file(path: DataPath | Path) -> list[PromptInput]:
+def read_prompt_file(path: DataName | Path) -> list[PromptInput]:
     """The prompts of a file or of a data set of the Hub, in order (see `PromptSource`)."""
     return list(PromptSource(path).read().examples)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 
 Density = Literal["sub_sentence", "sentence", "response", "own"]
 """What gets a label of its own: each sub-sentence, sentence, the whole answer, or each piece between separators."""
@@ -105,7 +106,7 @@ class Category:
 
 
 @dataclass(frozen=True)
-class Taxonomy:
+class Taxonomy(Settings):
     """What is marked in the answers of a task.
 
     Nested values may be given as plain mappings of their fields, as configurations do; they become what is declared.
@@ -136,8 +137,6 @@ class Taxonomy:
         missing = {name: _built(MissingType, name, value, f"{where}: missing") for name, value in self.missing.items()}
         if not categories and not missing and not self.preferences:
             raise ConfigError(f"{where}: nothing is asked: no category, nothing missing and no preferences")
-        if self.comparison not in get_args(Comparison):
-            raise ConfigError(f"{where}: comparison: expected ranking or pairs, got {self.comparison!r}")
         for category in categories.values():
             _check_category(category, categories, where)
         self._set("categories", categories)

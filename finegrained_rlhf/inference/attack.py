@@ -9,6 +9,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.rewards.remote.injections import InjectionReport, measure_injections
@@ -38,9 +39,9 @@ class AttackJudge:
     def __init__(
         self,
         judge: Judge,
-        data: str,
-        run: str | None = None,
-        output: str | None = None,
+        data: InputFile,
+        run: InputFile | None = None,
+        output: OutputFile | None = None,
         answers: int = 20,
         segmenter: str = DEFAULT_SEGMENTER,
     ) -> None:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Decoding, Greedy, Sample
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.config import RolloutConfig
 
 
 @dataclass(frozen=True)
-class DecodingConfig:
+class DecodingConfig(Settings):
     """How responses are chosen, as a user writes it.
 
     Attributes:

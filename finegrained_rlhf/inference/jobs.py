@@ -6,20 +6,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath, ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import (
+    DataName,
+    InputFile,
+    ModelName,
+    OutputFile,
+    Seed,
+    TokenizerName,
+    above,
+    at_least,
+    harmless,
+)
 from finegrained_rlhf.core.records import Decoding
 from finegrained_rlhf.inference.config import DecodingConfig, sampling
 from finegrained_rlhf.inference.generator import Answering
-from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 if TYPE_CHECKING:
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswersPrompts:
+class AnswersPrompts(Settings):
     """What the jobs that let a policy answer prompts have in common.
 
     Attributes:
@@ -41,8 +52,8 @@ class AnswersPrompts:
     """
 
     max_new_tokens: int = 200
-    batch_size: int = 16
-    seed: int = 0
+    batch_size: Annotated[int, harmless] = 16
+    seed: Seed = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
     prompt: PromptConfig = PromptConfig()
@@ -70,9 +81,9 @@ class Generate(AnswersPrompts):
         mixer: changes the policy's logits (`rollout.mixers`); None leaves them.
     """
 
-    checkpoint: ModelPath
-    input: DataPath
-    output: str
+    checkpoint: ModelName
+    input: DataName
+    output: OutputFile
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     best_of: int = 1
     reward: RewardConfig | None = None
@@ -117,26 +128,20 @@ class SampleOutputs(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
-    data: DataPath
-    output: str
+    checkpoint: ModelName
+    data: DataName
+    output: OutputFile
     samples: int = 4
-    temperature: float = 0.7
+    temperature: Annotated[float, above(0)] = 0.7
     top_k: int = 20
     top_p: float = 1.0
     mixer: LogitsMixer | None = None
-    limit: int | None = None
+    limit: Annotated[int | None, at_least(1)] = None
 
     input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
 
     def __post_init__(self) -> None:
         check_mixer(self.mixer)
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
-        if self.temperature <= 0:
-            raise ConfigError(
-                f"temperature must be above 0, got {self.temperature}; finegrained generate decodes greedily"
-            )
         self._decoding()
 
     def _decoding(self) -> Decoding:
@@ -177,16 +182,16 @@ class Evaluate(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    data: DataPath
-    output: str
-    checkpoint: ModelPath | None = None
-    outputs: str | None = None
-    tokenizer: ModelPath | None = None
+    data: DataName
+    output: OutputFile
+    checkpoint: ModelName | None = None
+    outputs: InputFile | None = None
+    tokenizer: TokenizerName | None = None
     reward: RewardConfig | None = None
     oracle: ResponseMonitor | None = None
     best_of: int = 1
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    limit: int | None = None
+    limit: Annotated[int | None, at_least(1)] = None
     segmenter: str = DEFAULT_SEGMENTER
 
     input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
@@ -194,8 +199,6 @@ class Evaluate(AnswersPrompts):
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.outputs is None):
             raise ConfigError("name what to evaluate: checkpoint=RUN or outputs=FILE, one of them")
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
         if self.oracle is not None and not hasattr(self.oracle, "counts"):
             raise ConfigError(f"oracle: {type(self.oracle).__name__} has no counts()")
         if self.tokenizer is not None and self.outputs is None:

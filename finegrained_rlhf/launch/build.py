@@ -110,10 +110,11 @@ def _built(config: Any, key: str) -> Any:
         return [_built(value, f"{key}[{place}]") for place, value in enumerate(config)]
     if not isinstance(config, Mapping):
         return config
-    if TARGET in config and (kind := _kind_of_ours(config)) is None:
+    kind = _kind_of_ours(config) if TARGET in config else None
+    if TARGET in config and kind is None:
         return _built_by_hydra(config, key)
     values = {name: _built(value, f"{key}.{name}" if key else str(name)) for name, value in config.items()}
-    if TARGET not in config:
+    if kind is None:
         return values
     del values[TARGET]
     try:

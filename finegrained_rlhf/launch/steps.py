@@ -30,7 +30,14 @@ from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks.contents import problems_of_contents
 from finegrained_rlhf.launch.checks.experiments import check_experiment
 from finegrained_rlhf.launch.checks.foreign import trusted_classes
-from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable, missing_inputs
+from finegrained_rlhf.launch.checks.paths import (
+    Made,
+    check_inputs,
+    check_outputs,
+    check_writable,
+    missing_inputs,
+    outputs,
+)
 from finegrained_rlhf.launch.checks.schema import check_keys, keys_of_job, problem_of_seed, problems
 from finegrained_rlhf.launch.command_line import CommandLine, hydras_words
 from finegrained_rlhf.launch.configurations import typed
@@ -134,7 +141,8 @@ def check_steps(steps: Iterable[tuple[str, Mapping[str, Any]]], kind: str, made:
                 _refuse(problems(job), f"{kind}{name}: ")
                 jobs.append((name, job))
             _refuse(missing_inputs(job, made), f"{kind}{name}: ")
-        made.add(step)
+            made.add(path for _, path in outputs(job))
+        made.add([step["unless"]] if "unless" in step else [])
     for name, job in jobs:
         try:
             build(job)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, ModelName, above, at_least, below, harmless
 from finegrained_rlhf.models.weights.files import check_adapter, check_backbone, check_language_model
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LoraConfig:
+class LoraConfig(Settings):
     """Low-rank adapters on a policy.
 
     Attributes:
@@ -29,18 +30,14 @@ class LoraConfig:
             families that peft makes none for, the projections of queries and values.
     """
 
-    rank: int = 16
-    alpha: int = 32
-    dropout: float = 0.0
+    rank: Annotated[int, at_least(1)] = 16
+    alpha: Annotated[int, above(0)] = 32
+    dropout: Annotated[float, at_least(0), below(1)] = 0.0
     target_modules: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.rank < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
-            raise ConfigError(f"LoRA needs rank >= 1, alpha > 0 and 0 <= dropout < 1, got {self}")
 
 
 @dataclass(frozen=True)
-class PolicyConfig:
+class PolicyConfig(Settings):
     """Where a policy comes from.
 
     Attributes:
@@ -53,18 +50,16 @@ class PolicyConfig:
             `bfloat16` in half the memory; with `processes.precision=bf16` they compute the same numbers.
     """
 
-    path: ModelPath
+    path: ModelName
     lora: LoraConfig | None = None
-    adapter: str | None = None
-    gradient_checkpointing: bool = False
+    adapter: InputFile | None = None
+    gradient_checkpointing: Annotated[bool, harmless] = False
     revision: str | None = None
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
 
     input_checks: ClassVar[Mapping[str, Any]] = {"path": check_language_model, "adapter": check_adapter}
 
     def __post_init__(self) -> None:
-        if self.frozen_dtype not in ("float32", "bfloat16"):
-            raise ConfigError(f"policy.frozen_dtype must be float32 or bfloat16, got {self.frozen_dtype!r}")
         if self.lora is not None and self.adapter is not None:
             raise ConfigError("policy.lora starts a new adapter, policy.adapter continues one: set one of them")
 
@@ -100,7 +95,7 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True)
-class ValueConfig:
+class ValueConfig(Settings):
     """Where the value model comes from.
 
     Attributes:
@@ -112,14 +107,12 @@ class ValueConfig:
     """
 
     kind: Literal["separate", "shared", "none"] = "separate"
-    path: ModelPath | None = None
+    path: ModelName | None = None
     revision: str | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = {"path": check_backbone}
 
     def __post_init__(self) -> None:
-        if self.kind not in ("separate", "shared", "none"):
-            raise ConfigError(f"value.kind must be separate, shared or none, got {self.kind!r}")
         if self.kind == "none":
             return
         if (self.kind == "separate") != (self.path is not None):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.from_disk import open_config, open_tokenizer, open_weights
 from finegrained_rlhf.models.quiet import quiet_transformers
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def model_directory(path: ModelPath | Path, export: str = "policy", revision: str | None = None) -> Path:
+def model_directory(path: ModelName | Path, export: str = "policy", revision: str | None = None) -> Path:
     """The directory that holds a model: `path`, `path/policy` of a run directory, or that of a Hub name in the cache.
 
     Args:
@@ -135,7 +135,7 @@ def load_policy(config: PolicyConfig, device: torch.device | str) -> Policy:
 
 
 def open_policy(
-    path: ModelPath | Path, lora: LoraConfig | None = None, adapter: str | None = None, revision: str | None = None
+    path: ModelName | Path, lora: LoraConfig | None = None, adapter: str | None = None, revision: str | None = None
 ) -> Policy:
     """A policy from a model directory, run directory or Hub name, in evaluation mode, fp32, on the CPU."""
     import torch

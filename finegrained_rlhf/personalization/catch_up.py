@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, TASK, MemoryAgent
 from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK
 from finegrained_rlhf.personalization.learners.coreset_agents import (
@@ -28,7 +30,7 @@ PAHF = "pahf"
 
 
 @dataclass(frozen=True)
-class CatchUp:
+class CatchUp(Settings):
     """List what a user did or said that was not learnt from, and learn from it where a language model is given.
 
     Attributes:
@@ -51,12 +53,10 @@ class CatchUp:
     llm: TextGenerator | None = None
     encoder: ContextEncoder | None = None
     task: str | None = None
-    tries: int = LEARN_TRIES
+    tries: Annotated[int, at_least(1)] = LEARN_TRIES
     again: bool = True
 
     def __post_init__(self) -> None:
-        if self.tries < 1:
-            raise ConfigError(f"tries: expected at least 1, got {self.tries}")
         if self.llm is not None and self.agent is None:
             raise ConfigError(
                 "agent: expected the name of the agent that is to learn with llm, such as cipher_5 or pahf"

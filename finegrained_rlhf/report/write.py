@@ -7,6 +7,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.report.pages.compare import compare_page, names_of
 from finegrained_rlhf.report.pages.run import run_page
 from finegrained_rlhf.report.runs.record import read_run
@@ -25,7 +26,7 @@ class Report:
         ConfigError: no run is named, one is named twice, or several are and no output.
     """
 
-    def __init__(self, run: str | Sequence[str], output: str | None = None) -> None:
+    def __init__(self, run: InputFile | Sequence[InputFile], output: OutputFile | None = None) -> None:
         self.paths = [Path(path) for path in ([run] if isinstance(run, str) else run)]
         if not self.paths:
             raise ConfigError("run: expected a run directory, or a list of them")

@@ -7,12 +7,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.core.markers import (
+    CorpusPath,
+    IndexPath,
+    InputFile,
+    OutputDirectory,
+    OutputFile,
+    at_least,
+    harmless,
+)
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
@@ -24,7 +34,7 @@ _STREAM = "-"
 
 
 @dataclass(frozen=True)
-class BuildIndex:
+class BuildIndex(Settings):
     """Index a corpus; the same command goes on where it was stopped.
 
     Attributes:
@@ -34,8 +44,8 @@ class BuildIndex:
         retriever: what to build.
     """
 
-    corpus: str
-    output_dir: str
+    corpus: CorpusPath
+    output_dir: OutputDirectory
     retriever: RetrieverConfig = field(default_factory=Bm25Config)
 
     def run(self) -> None:
@@ -63,7 +73,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Settings):
     """Search an index for queries of the command line or of a file.
 
     Attributes:
@@ -80,14 +90,14 @@ class Search:
         retriever: settings that the index must have been built with; by default those that it has.
     """
 
-    index: str
+    index: IndexPath
     queries: Sequence[str] = ()
-    input: str | None = None
-    output: str = _STREAM
-    k: int = 10
-    corpus: str | None = None
+    input: InputFile | None = None
+    output: OutputFile = _STREAM
+    k: Annotated[int, at_least(1)] = 10
+    corpus: CorpusPath | None = None
     name: str = "finegrained_rlhf"
-    batch_size: int = 64
+    batch_size: Annotated[int, at_least(1), harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
 
     def __post_init__(self) -> None:
@@ -95,9 +105,6 @@ class Search:
             raise ConfigError("input: expected either input or queries")
         if not all(text.strip() for text in self.queries):
             raise ConfigError(f"queries: expected texts with words, got {list(self.queries)}")
-        for name in ("k", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.corpus is not None and not self._json:
             raise ConfigError("corpus: a TREC run holds no texts; write to a .jsonl file or to -")
 

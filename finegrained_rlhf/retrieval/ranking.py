@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.retrieval.runs import Judgements, Run, in_trec_order
 
 _AT_DEPTH = {"recall": "recall", "hit_rate": "success", "ndcg": "ndcg_cut", "map": "map_cut", "precision": "P"}
@@ -27,7 +28,7 @@ _WHOLE_RUN = {"mrr": "recip_rank", "map": "map", "r_precision": "Rprec", "ndcg":
 
 
 @dataclass(frozen=True)
-class RankingMetrics:
+class RankingMetrics(Settings):
     """Which metrics, and over which turns they are averaged.
 
     Attributes:
@@ -47,10 +48,6 @@ class RankingMetrics:
     also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.form not in ("updated", "original"):
-            raise ConfigError(f"form: expected updated or original, got {self.form!r}")
-        if self.missing not in ("zero", "drop"):
-            raise ConfigError(f"missing: expected zero or drop, got {self.missing!r}")
         for name in ("recall_at", "ndcg_at"):
             depths = tuple(getattr(self, name))
             object.__setattr__(self, name, depths)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.record import read_index_record
 
@@ -22,7 +23,7 @@ _CONFIGS = {  # by name: each kind's libraries are imported where it is used
 
 
 @dataclass(frozen=True)
-class RecordedConfig:
+class RecordedConfig(Settings):
     """The settings an index was built with, whatever its kind; it can open indexes only."""
 
     def build(self, corpus: str, directory: Path) -> None:

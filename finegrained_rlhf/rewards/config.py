@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, ResponseValue
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above
+from finegrained_rlhf.rewards.aggregation import Aggregation, ResponseValue
 from finegrained_rlhf.rewards.checks import check_threshold
 from finegrained_rlhf.rewards.moving.constraints import RewardConstraint
 from finegrained_rlhf.rewards.moving.gates import RewardGate
@@ -21,7 +23,7 @@ Density = Literal["segment", "response"]
 
 
 @dataclass(frozen=True)
-class ComponentConfig:
+class ComponentConfig(Settings):
     """How one component enters the sum.
 
     Attributes:
@@ -42,27 +44,13 @@ class ComponentConfig:
 
     normalisation: Normalisation = "none"
     aggregation: Aggregation = "sum"
-    budget: float = 1.0
+    budget: Annotated[float, above(0)] = 1.0
     density: Density = "segment"
     empty: float = 0.0
 
-    def __post_init__(self) -> None:
-        known = {
-            "normalisation": ("none", "running"),
-            "aggregation": AGGREGATIONS,
-            "density": ("segment", "response"),
-        }
-        for name, words in known.items():
-            if getattr(self, name) not in words:
-                raise ConfigError(f"reward {name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
-        if not is_number(self.budget) or self.budget <= 0:
-            raise ConfigError(f"reward budget must be a positive number, got {self.budget!r}")
-        if not is_number(self.empty):
-            raise ConfigError(f"reward empty must be a finite number, got {self.empty!r}")
-
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Settings):
     """The reward of a run.
 
     Attributes:

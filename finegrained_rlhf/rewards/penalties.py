@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.core.records import Rollout, SegmentScores
 
 UNFINISHED = "unfinished"
@@ -22,7 +25,7 @@ PENALTIES = (UNFINISHED, OVERLONG)
 
 
 @dataclass(frozen=True)
-class OverlongPenalty:
+class OverlongPenalty(Settings):
     """What a long response costs: −per_token · max(0, |y| − limit), on its last token.
 
     The linear penalty of DAPO (Yu et al., 2025, section 3.4) without its upper bound, which is
@@ -33,17 +36,13 @@ class OverlongPenalty:
         per_token: reward taken for each token behind it; above 0 with a limit, 0 without.
     """
 
-    limit: int | None = None
+    limit: Annotated[int | None, at_least(1)] = None
     per_token: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.limit is None:
-            if self.per_token != 0:
-                raise ConfigError(f"reward.overlong.per_token={self.per_token!r} needs reward.overlong.limit")
-            return
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
-            raise ConfigError(f"reward.overlong.limit: expected a number of tokens, at least 1, got {self.limit!r}")
-        if not is_number(self.per_token) or self.per_token <= 0:
+        if self.limit is None and self.per_token != 0:
+            raise ConfigError(f"reward.overlong.per_token={self.per_token!r} needs reward.overlong.limit")
+        if self.limit is not None and self.per_token <= 0:
             raise ConfigError(f"reward.overlong.per_token: expected a positive number, got {self.per_token!r}")
 
 

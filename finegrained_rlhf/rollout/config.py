@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, at_most, harmless
 from finegrained_rlhf.core.records import ImportanceWeights, Rollout, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode, importance_weights
 
@@ -33,7 +35,7 @@ def check_engine_settings(engine: str, importance_cap: float | None, importance_
 
 
 @dataclass(frozen=True)
-class RolloutConfig:
+class RolloutConfig(Settings):
     """How responses are drawn in training.
 
     Attributes:
@@ -55,24 +57,19 @@ class RolloutConfig:
             C (`…_truncate`) or 0 (`…_mask`).
     """
 
-    prompts_per_step: int
-    samples_per_prompt: int = 4
-    max_new_tokens: int = 200
-    temperature: float = 0.7
-    top_k: int = 20
-    top_p: float = 1.0
-    prompts_per_batch: int | None = None
+    prompts_per_step: Annotated[int, at_least(1)]
+    samples_per_prompt: Annotated[int, at_least(1)] = 4
+    max_new_tokens: Annotated[int, at_least(1)] = 200
+    temperature: Annotated[float, above(0)] = 0.7
+    top_k: Annotated[int, at_least(0)] = 20
+    top_p: Annotated[float, above(0), at_most(1)] = 1.0
+    prompts_per_batch: Annotated[int | None, at_least(1), harmless] = None
     logprobs: LogprobSource = "auto"
     engine: EngineKind = "auto"
     importance_cap: float | None = None
     importance_mode: ImportanceMode = "token_truncate"
 
     def __post_init__(self) -> None:
-        batch = 1 if self.prompts_per_batch is None else self.prompts_per_batch
-        if self.prompts_per_step < 1 or self.max_new_tokens < 1 or batch < 1:
-            raise ConfigError("rollout.prompts_per_step, max_new_tokens and prompts_per_batch must be at least 1")
-        if self.logprobs not in get_args(LogprobSource):
-            raise ConfigError(f"rollout.logprobs must be auto, decode or update, got {self.logprobs!r}")
         check_engine_settings(self.engine, self.importance_cap, self.importance_mode, "rollout.")
         if self.importance_cap is not None and self.logprobs == "decode":
             raise ConfigError(

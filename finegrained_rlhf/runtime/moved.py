@@ -1,7 +1,7 @@
-"""What classes were called in configurations of older versions, so that runs made by them still open.
+"""What classes were called in configurations of version 0.2, so that runs made by it still open.
 
-A configuration names a class by the door of its package (`core/exports.py`) since version 0.2; before, by its module. A
-class that is renamed gets a new door, and the old one leads to it here. Worlds and experiments left this package.
+A configuration names a class by the door of its package (`core/exports.py`). A class that is renamed gets a new door,
+and the old one leads to it here. Worlds and experiments left this package.
 """
 
 from __future__ import annotations
@@ -9,105 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_IN_THIS_PACKAGE = {
-    "conqrr.canard_corpus.WriteCanardCorpus": "experiments.conqrr.WriteCanardCorpus",
-    "conqrr.evaluation_job.EvaluateRewrites": "conqrr.EvaluateRewrites",
-    "conqrr.job.TrainConqrr": "conqrr.TrainConqrr",
-    "conqrr.label_files.LabelPassages": "conqrr.LabelPassages",
-    "conqrr.labels.LabelConfig": "conqrr.LabelConfig",
-    "conqrr.reading.RewriteData": "conqrr.RewriteData",
-    "conqrr.results.RewriteTable": "experiments.conqrr.RewriteTable",
-    "conqrr.rewrite_job.RewriteQuestions": "conqrr.Rewrite",
-    "conqrr.rewriter.RewritingConfig": "conqrr.RewritingConfig",
-    "conqrr.world.dialogues.RewriteWorldConfig": "worlds.rewrite.RewriteWorldConfig",
-    "conqrr.world.make.MakeRewriteWorld": "worlds.rewrite.MakeRewriteWorld",
-    "conqrr.world.table.RewriteWorldTable": "experiments.conqrr.RewriteWorldTable",
-    "dialki.baselines.config.WindowConfig": "dialki.WindowConfig",
-    "dialki.dstc11_table.Dstc11Table": "experiments.dialki.Dstc11Table",
-    "dialki.evaluation.EvaluateDialki": "dialki.EvaluateDialki",
-    "dialki.identify.IdentifyKnowledge": "dialki.IdentifyKnowledge",
-    "dialki.inputs.InputConfig": "dialki.InputConfig",
-    "dialki.job.TrainDialki": "dialki.TrainDialki",
-    "dialki.model.DialkiConfig": "dialki.DialkiConfig",
-    "dialki.objective.LossConfig": "dialki.LossConfig",
-    "dialki.regularization.NoiseConfig": "dialki.NoiseConfig",
-    "dialki.respond.GenerateResponses": "dialki.GenerateResponses",
-    "dialki.response_data.MakeResponseData": "dialki.MakeResponseData",
-    "dialki.search.SearchConfig": "dialki.SearchConfig",
-    "dialki.BatchConfig": "dialki.DialkiBatchConfig",
-    "dialki.trainer.BatchConfig": "dialki.DialkiBatchConfig",
-    "dialki.world.dialogues.DialogueWorldConfig": "worlds.dialogue.DialogueWorldConfig",
-    "dialki.world.make.MakeDialogueWorld": "worlds.dialogue.MakeDialogueWorld",
-    "dialki.world.response_table.ResponseTable": "experiments.dialki.ResponseTable",
-    "dialki.world.table.DialogueWorldTable": "experiments.dialki.DialogueWorldTable",
-    "models.loading.PolicyConfig": "models.PolicyConfig",
-    "models.loading.ValueConfig": "models.ValueConfig",
-    "models.lora.LoraConfig": "models.LoraConfig",
-    "models.tiny_bert.TinyBertConfig": "models.tiny.TinyBertConfig",
-    "models.tiny_files.MakeTinyModels": "models.tiny.MakeTinyModels",
-    "report.job.WriteReport": "report.Report",
-    "report.sweep_results.ParetoAxes": "report.ParetoAxes",
-    "report.sweep_results.SweepTable": "report.SweepTable",
-    "retrieval.bm25.Bm25Config": "retrieval.Bm25Config",
-    "retrieval.dense.DenseConfig": "retrieval.DenseConfig",
-    "retrieval.encoder.EncoderConfig": "retrieval.EncoderConfig",
-    "retrieval.jobs.BuildIndex": "retrieval.BuildIndex",
-    "retrieval.jobs.SearchIndex": "retrieval.Search",
-    "retrieval.nearest.IvfPqConfig": "retrieval.IvfPqConfig",
-    "retrieval.opensearch.OpenSearchConfig": "retrieval.OpenSearchConfig",
-    "retrieval.pyserini.PyseriniConfig": "retrieval.PyseriniConfig",
-    "retrieval.ranking.RankingMetrics": "retrieval.RankingMetrics",
-    "retrieval.recorded.RecordedConfig": "retrieval.RecordedConfig",
-    "retrieval.search_server.SearchServerConfig": "retrieval.SearchServerConfig",
-    "retrieval.subword.Bm25LightConfig": "retrieval.Bm25LightConfig",
-    "runtime.optimizer.AdafactorConfig": "runtime.AdafactorConfig",
-    "runtime.optimizer.OptimizerConfig": "runtime.OptimizerConfig",
-    "runtime.processes.ProcessConfig": "runtime.ProcessConfig",
-    "runtime.sinks.TrackingConfig": "runtime.TrackingConfig",
-    "tasks.factworld.annotate.AnnotateFactWorld": "worlds.factworld.AnnotateFactWorld",
-    "tasks.factworld.drift.MeasureDrift": "experiments.factworld.MeasureDrift",
-    "tasks.factworld.evaluation.FactWorldOracle": "worlds.factworld.FactWorldOracle",
-    "tasks.factworld.grid.FactWorldGrid": "experiments.factworld.FactWorldGrid",
-    "tasks.factworld.make.MakeFactWorld": "worlds.factworld.MakeFactWorld",
-    "tasks.factworld.results.FactWorldReport": "factworld.FactWorldReport",
-    "tasks.factworld.results.FactWorldTable": "experiments.factworld.FactWorldTable",
-    "tasks.factworld.tables.ablation.AblationTable": "experiments.factworld.AblationTable",
-    "tasks.factworld.tables.aggregation.AggregationTable": "experiments.factworld.AggregationTable",
-    "tasks.factworld.tables.best_of.BestOfTable": "experiments.factworld.BestOfTable",
-    "tasks.factworld.tables.compat.CompatTable": "experiments.factworld.CompatTable",
-    "tasks.factworld.tables.dynamics.DynamicsTable": "experiments.factworld.DynamicsTable",
-    "tasks.factworld.tables.efficiency.EfficiencyTable": "experiments.factworld.EfficiencyTable",
-    "tasks.factworld.tables.systems.SystemsTable": "experiments.factworld.SystemsTable",
-    "tasks.factworld.world.WorldConfig": "worlds.factworld.WorldConfig",
-    "tasks.factworld.writer.WriterConfig": "worlds.factworld.WriterConfig",
-    "training.classifier.trainer.ClassifierBatchConfig": "training.classifier.ClassifierBatchConfig",
-    "training.doctor.DoctorConfig": "preflight.DoctorConfig",
-    "training.dpr.batches.DprSampling": "training.dpr.DprSampling",
-    "training.dpr.trainer.DprBatchConfig": "training.dpr.DprBatchConfig",
-    "training.evaluation_job.Evaluate": "inference.Evaluate",
-    "training.generation.Generate": "inference.Generate",
-    "training.generation.SampleOutputs": "inference.SampleOutputs",
-    "training.inference.DecodingConfig": "inference.DecodingConfig",
-    "training.ppo_config.CompatConfig": "training.ppo.CompatConfig",
-    "training.ppo_config.KLConfig": "training.ppo.KLConfig",
-    "training.ppo_config.PPOConfig": "training.ppo.PPOConfig",
-    "training.ppo_job.PPOJob": "training.ppo.TrainPPO",
-    "training.reweigh_job.RewardChange": "what_if.RewardChange",
-    "training.reweigh_job.Reweigh": "what_if.Reweigh",
-    "training.self_critical_config.SelfCriticalConfig": "training.self_critical.SelfCriticalConfig",
-    "training.sft_job.SFTJob": "training.sft.TrainSFT",
-}
-_REWARD_MODELS = {
-    "reward_models.completeness.CompletenessConfig": "reward_models.CompletenessConfig",
-    "reward_models.inspection.InspectFeedback": "reward_models.InspectFeedback",
-    "reward_models.job.RewardModelConfig": "reward_models.RewardModelConfig",
-    "reward_models.job.TrainRewardModel": "reward_models.TrainRewardModel",
-    "reward_models.scorers.SegmentScorer": "reward_models.SegmentScorer",
-    "reward_models.scorers.SequenceScorer": "reward_models.SequenceScorer",
-    "reward_models.tiny.MakeTinyRewardModels": "reward_models.MakeTinyRewardModels",
-    "reward_models.BatchConfig": "reward_models.RewardBatchConfig",
-    "reward_models.training.BatchConfig": "reward_models.RewardBatchConfig",
-    "reward_models.trust_job.EvaluateRewardModel": "reward_models.EvaluateRewardModel",
+_JOBS_OF_0_1 = frozenset(
+    {
+        "finegrained_rlhf.conqrr.job.TrainConqrr",
+        "finegrained_rlhf.dialki.job.TrainDialki",
+        "finegrained_rlhf.training.ppo_job.PPOJob",
+        "finegrained_rlhf.training.sft_job.SFTJob",
+        "reward_models.job.TrainRewardModel",
+    }
+)
+"""How the configurations of version 0.1 named what trained."""
+_RENAMED = {
+    "finegrained_rlhf.training.classifier.trainer.ClassifierBatchConfig": (
+        "finegrained_rlhf.training.classifier.ClassifierBatchConfig"
+    ),
+    "finegrained_rlhf.training.dpr.batches.DprSampling": "finegrained_rlhf.training.dpr.DprSampling",
+    "finegrained_rlhf.training.dpr.trainer.DprBatchConfig": "finegrained_rlhf.training.dpr.DprBatchConfig",
 }
 _LEFT = {
     "finegrained_rlhf.annotation": ("finegrained_lab.experiments.annotation", ("JoinFeedback",)),
@@ -144,11 +61,15 @@ def _in_its_room(name: str) -> str:
 
 
 MOVED: Mapping[str, str] = {
-    **{f"finegrained_rlhf.{old}": _in_its_room(f"finegrained_rlhf.{new}") for old, new in _IN_THIS_PACKAGE.items()},
-    **_REWARD_MODELS,
+    **_RENAMED,
     **{f"{old}.{name}": f"{new}.{name}" for old, (new, names) in _LEFT.items() for name in names},
 }
-"""`_target_` of an older version → its name today; what moved with its whole room is in `_ROOMS`."""
+"""`_target_` of version 0.2 → its name today; what moved with its whole room is in `_ROOMS`."""
+
+
+def is_of_0_1(config: Mapping[str, Any]) -> bool:
+    """Whether version 0.1 wrote a configuration of a run. Its runs are not read any more."""
+    return config.get("_target_") in _JOBS_OF_0_1
 
 
 def current_name(name: str) -> str:

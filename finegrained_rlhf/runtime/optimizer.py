@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import Write, write_all
+from finegrained_rlhf.core.markers import above, at_least, at_most
 
 if TYPE_CHECKING:
     import torch
@@ -38,14 +40,8 @@ class _Scheduled:
     """Whether an element's update depends on its own gradients alone."""
 
     def _check(self) -> None:
-        if self.lr <= 0 or self.weight_decay < 0:
-            raise ConfigError(f"optimizer: need lr > 0 and weight_decay >= 0, got {self}")
-        if self.warmup_steps < 0 or not 0 <= self.warmup_ratio <= 1 or (self.warmup_steps and self.warmup_ratio):
-            raise ConfigError("optimizer: warmup_steps >= 0 or 0 <= warmup_ratio <= 1, and only one of them")
-        if self.schedule not in ("linear", "constant"):
-            raise ConfigError(f"optimizer.schedule: expected linear or constant, got {self.schedule!r}")
-        if self.max_grad_norm is not None and self.max_grad_norm <= 0:
-            raise ConfigError(f"optimizer.max_grad_norm: expected null or a positive number, got {self.max_grad_norm}")
+        if self.warmup_steps and self.warmup_ratio:
+            raise ConfigError("optimizer: expected one of warmup_steps and warmup_ratio, got both")
 
     def lr_at(self, step: int, total_steps: int) -> float:
         """The learning rate of training step `step` (from 1).
@@ -80,7 +76,7 @@ class _Scheduled:
 
 
 @dataclass(frozen=True)
-class OptimizerConfig(_Scheduled):
+class OptimizerConfig(Settings, _Scheduled):
     """AdamW and its schedule.
 
     Attributes:
@@ -94,20 +90,18 @@ class OptimizerConfig(_Scheduled):
         max_grad_norm: clip the global gradient norm to this; None does not clip.
     """
 
-    lr: float = 1e-5
-    weight_decay: float = 0.0
+    lr: Annotated[float, above(0)] = 1e-5
+    weight_decay: Annotated[float, at_least(0)] = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    warmup_steps: int = 0
-    warmup_ratio: float = 0.0
-    schedule: str = "linear"
-    max_grad_norm: float | None = None
+    eps: Annotated[float, above(0)] = 1e-8
+    warmup_steps: Annotated[int, at_least(0)] = 0
+    warmup_ratio: Annotated[float, at_least(0), at_most(1)] = 0.0
+    schedule: Literal["linear", "constant"] = "linear"
+    max_grad_norm: Annotated[float | None, above(0)] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
         self._check()
-        if self.eps <= 0:
-            raise ConfigError(f"optimizer.eps: expected more than 0, got {self.eps}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optimizer.betas: expected two numbers in [0, 1), got {self.betas}")
 
@@ -133,7 +127,7 @@ class OptimizerConfig(_Scheduled):
 
 
 @dataclass(frozen=True)
-class AdafactorConfig(_Scheduled):
+class AdafactorConfig(Settings, _Scheduled):
     """Adafactor with a given learning rate (Shazeer and Stern, 2018) and its schedule.
 
     The step of a tensor is lr · max(1e-3, RMS(parameter)) times its clipped, normalised gradient (`scale_parameter` on,
@@ -151,22 +145,18 @@ class AdafactorConfig(_Scheduled):
         max_grad_norm: clip the global gradient norm to this before; None does not clip.
     """
 
-    lr: float = 1e-4
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    warmup_steps: int = 0
-    warmup_ratio: float = 0.0
-    schedule: str = "linear"
-    max_grad_norm: float | None = None
+    lr: Annotated[float, above(0), at_most(0.01)] = 1e-4
+    weight_decay: Annotated[float, at_least(0)] = 0.0
+    clip: Annotated[float, at_least(1)] = 1.0
+    warmup_steps: Annotated[int, at_least(0)] = 0
+    warmup_ratio: Annotated[float, at_least(0), at_most(1)] = 0.0
+    schedule: Literal["linear", "constant"] = "linear"
+    max_grad_norm: Annotated[float | None, above(0)] = None
 
     elementwise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._check()
-        if self.lr > 0.01:
-            raise ConfigError(f"optimizer.lr: expected at most 0.01 for Adafactor, got {self.lr}")
-        if self.clip < 1:
-            raise ConfigError(f"optimizer.clip: expected at least 1, got {self.clip}")
 
     def build(
         self, parameters: Named, total_steps: int, processes: Processes | None = None, rates: Rates | None = None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, harmless
 
-SHARDING = ("none", "optimizer", "gradients", "full")
+Precision = Literal["fp32", "bf16"]
+Sharding = Literal["none", "optimizer", "gradients", "full"]
+SHARDING = get_args(Sharding)
 """What processes share out among them (`runtime/sharding/`)."""
 
 
 @dataclass(frozen=True)
-class ProcessConfig:
+class ProcessConfig(Settings):
     """How processes compute.
 
     Attributes:
@@ -29,21 +32,11 @@ class ProcessConfig:
             optimizer's moments; `gradients`, the gradients too; `full`, the weights of the models' layers too (FSDP2).
     """
 
-    precision: str = "fp32"
-    threads: int | None = None
-    timeout_s: float = 1800.0
-    cudnn_attention: bool = False
-    sharding: str = "none"
-
-    def __post_init__(self) -> None:
-        if self.precision not in ("fp32", "bf16"):
-            raise ConfigError(f"precision: expected fp32 or bf16, got {self.precision!r}")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads: expected null or at least 1, got {self.threads}")
-        if not 0 < self.timeout_s < math.inf:
-            raise ConfigError(f"timeout_s: expected a number of seconds above 0, got {self.timeout_s}")
-        if self.sharding not in SHARDING:
-            raise ConfigError(f"sharding: expected one of {', '.join(SHARDING)}, got {self.sharding!r}")
+    precision: Precision = "fp32"
+    threads: Annotated[int | None, at_least(1), harmless] = None
+    timeout_s: Annotated[float, above(0), harmless] = 1800.0
+    cudnn_attention: Annotated[bool, harmless] = False
+    sharding: Annotated[Sharding, harmless] = "none"
 
 
 def available_cores() -> int:

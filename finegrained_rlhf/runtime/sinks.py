@@ -15,20 +15,19 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import naming, read_json, read_jsonl, write_json
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
-_KINDS = ("jsonl", "wandb", "tensorboard")
-_MODES = ("online", "offline", "disabled")
 _COMPLETIONS = 64
 """Rows of a table of completions."""
 
 
 @dataclass(frozen=True)
-class TrackingConfig:
+class TrackingConfig(Settings):
     """Where metrics go beside the JSON lines.
 
     Attributes:
@@ -41,22 +40,18 @@ class TrackingConfig:
         tags: W&B tags.
     """
 
-    kind: str = "jsonl"
+    kind: Literal["jsonl", "wandb", "tensorboard"] = "jsonl"
     project: str = "finegrained-rlhf"
-    mode: str | None = None
+    mode: Literal["online", "offline", "disabled"] | None = None
     entity: str | None = None
     name: str | None = None
     group: str | None = None
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ConfigError(f"tracking.kind: expected jsonl, wandb or tensorboard, got {self.kind!r}")
         if isinstance(self.tags, str) or not all(isinstance(tag, str) for tag in self.tags):
             raise ConfigError(f"tracking.tags: expected a list of texts, got {self.tags!r}")
         object.__setattr__(self, "tags", tuple(self.tags))
-        if self.mode is not None and self.mode not in _MODES:
-            raise ConfigError(f"tracking.mode: expected one of {', '.join(_MODES)} or null, got {self.mode!r}")
 
     def check(self) -> None:
         """Find out whether the tracker can be used, before anything is made.

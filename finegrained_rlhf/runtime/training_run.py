@@ -14,10 +14,12 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.exports import public_path
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least, harmless
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -36,7 +38,7 @@ _CONFIGURATION: ContextVar[Mapping[str, Any] | None] = ContextVar("configuration
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRun(ABC, Generic[Built]):
+class TrainingRun(Settings, ABC, Generic[Built]):
     """A training job; a subclass adds its own fields, `assemble` and `train`.
 
     Attributes:
@@ -57,17 +59,17 @@ class TrainingRun(ABC, Generic[Built]):
     shards_weights: ClassVar[bool] = False
     export: ClassVar[str] = "policy"
 
-    output_dir: str
-    seed: int = 0
-    total_steps: int | None = None
-    validate_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 2
-    patience: int | None = None
-    resume: str = "auto"
-    resume_changed: Literal["refuse", "allow"] = "refuse"
+    output_dir: OutputDirectory
+    seed: Seed = 0
+    total_steps: Annotated[int | None, at_least(1), harmless] = None
+    validate_every: Annotated[int | None, at_least(1), harmless] = None
+    checkpoint_every: Annotated[int | None, at_least(1), harmless] = None
+    keep_checkpoints: Annotated[int, at_least(1), harmless] = 2
+    patience: Annotated[int | None, at_least(1), harmless] = None
+    resume: Annotated[Literal["auto", "never"] | InputFile, harmless] = "auto"
+    resume_changed: Annotated[Literal["refuse", "allow"], harmless] = "refuse"
     processes: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
-    tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
+    tracking: Annotated[TrackingConfig, harmless] = dataclasses.field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         if self.processes.sharding == "full" and not self.shards_weights:
@@ -75,9 +77,6 @@ class TrainingRun(ABC, Generic[Built]):
                 "processes.sharding: full is for policies trained by PPO or on demonstrations; here expected none, "
                 "optimizer or gradients"
             )
-        if self.resume_changed not in ("refuse", "allow"):
-            raise ConfigError(f"resume_changed: expected refuse or allow, got {self.resume_changed!r}")
-        self.loop_settings(1 if self.total_steps is None else self.total_steps, epoch=1, validates=True)
 
     def loop_settings(self, total_steps: int, *, epoch: int, validates: bool) -> LoopConfig:
         """The settings of the training loop.

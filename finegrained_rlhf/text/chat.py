@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.text.plain_text import literal_texts
 
 PROMPT_RECORD = "prompt.json"
@@ -34,7 +36,7 @@ class SpokenTurn(Protocol):
 
 
 @dataclass(frozen=True)
-class FusionConfig:
+class FusionConfig(Settings):
     """How a prompt with passages is cut into pieces that an encoder–decoder reads one by one (fusion-in-decoder).
 
     A piece is the question, or the conversation, with one passage. Longer ones than `max_prompt_tokens` lose the end of
@@ -45,17 +47,12 @@ class FusionConfig:
         passage_tokens: what is left of a passage at least, before the conversation is cut.
     """
 
-    passages: int = 50
-    passage_tokens: int = 192
-
-    def __post_init__(self) -> None:
-        for name in ("passages", "passage_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"prompt.fusion.{name}: expected at least 1, got {getattr(self, name)}")
+    passages: Annotated[int, at_least(1)] = 50
+    passage_tokens: Annotated[int, at_least(1)] = 192
 
 
 @dataclass(frozen=True)
-class PromptConfig:
+class PromptConfig(Settings):
     """How prompts are put to the policy.
 
     Attributes:

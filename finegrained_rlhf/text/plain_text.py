@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
+
+TooLong = Literal["truncate", "refuse"]
+"""What becomes of an input that is longer than a model reads: its end is cut off, or it is an error."""
 
 
 def plain_token_ids(

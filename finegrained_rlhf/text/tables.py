@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
-
-from finegrained_rlhf.core.errors import ConfigError
+from typing import Any, Literal
 
 PrintFormat = Literal["table", "json"]
 """How a command prints what it found: for people, or as one JSON document."""
-
-
-def check_print_format(name: str) -> None:
-    """Raise ConfigError where it is none."""
-    if name not in get_args(PrintFormat):
-        raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {name!r}")
 
 
 def cell(value: Any) -> str:

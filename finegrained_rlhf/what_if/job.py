@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
-class RewardChange:
+class RewardChange(Settings):
     """What is to be different.
 
     Attributes:
@@ -23,9 +24,6 @@ class RewardChange:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, weight in self.weights.items():
-            if not is_number(weight):
-                raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
         for name, settings in self.settings.items():
             if not isinstance(settings, Mapping):
                 raise ConfigError(f"reward.settings.{name}: expected settings such as aggregation, got {settings!r}")
@@ -47,11 +45,11 @@ class Reweigh:
 
     def __init__(
         self,
-        run: str,
+        run: InputFile,
         reward: RewardChange | None = None,
         steps: Sequence[int] | None = None,
         examples: int = 3,
-        output: str | None = None,
+        output: OutputFile | None = None,
     ) -> None:
         if examples < 0:
             raise ConfigError(f"examples must be at least 0, got {examples}")

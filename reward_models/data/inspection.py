@@ -9,9 +9,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.feedback.labels.segments import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
@@ -194,7 +195,7 @@ def _line(first: str, *rest: object) -> str:
 
 
 @dataclass(frozen=True)
-class InspectFeedback:
+class InspectFeedback(Settings):
     """The job of `finegrained inspect-feedback`.
 
     Attributes:
@@ -205,15 +206,11 @@ class InspectFeedback:
         completeness: how completeness pairs are made.
     """
 
-    data: str
+    data: InputFile
     taxonomy: Taxonomy = QA_FEEDBACK
     format: ReportFormat = "table"
     segmenter: str = DEFAULT_SEGMENTER
     completeness: CompletenessConfig = CompletenessConfig()
-
-    def __post_init__(self) -> None:
-        if self.format not in get_args(ReportFormat):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(ReportFormat))}, got {self.format!r}")
 
     def run(self) -> FeedbackReport:
         """Read the file, count, print."""

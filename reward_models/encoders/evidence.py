@@ -13,8 +13,6 @@ from typing import Literal
 
 from reward_models.kinds.parts import InputParts
 
-InputTooLong = Literal["refuse", "truncate"]
-"""What becomes of an input that does not fit even without passages."""
 PassageChoice = Literal["first", "question", "answer"]
 """What an input that is too long keeps of its passages: their beginning; the sentences that share most words with the
 question; or those that share most with the question and the answer."""

@@ -18,9 +18,9 @@ from torch import Tensor
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import pad_rows
-from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.text.plain_text import TooLong, plain_token_ids
 from reward_models.encoders.counts import word_counts
-from reward_models.encoders.evidence import InputTooLong, PassageChoice, choose, selection_words, sentences_of
+from reward_models.encoders.evidence import PassageChoice, choose, selection_words, sentences_of
 from reward_models.kinds import Kind
 from reward_models.kinds.parts import InputParts
 
@@ -149,7 +149,7 @@ class RewardInputEncoder:
         self,
         tokenizer: Any,
         max_length: int,
-        too_long: InputTooLong = "refuse",
+        too_long: TooLong = "refuse",
         causal: bool = False,
         passages: PassageChoice = "first",
         counts: Kind | None = None,

@@ -18,10 +18,10 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.encoders.model import EncoderModel
 from finegrained_rlhf.models.loading import model_directory
+from finegrained_rlhf.text.plain_text import TooLong
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.backbones import is_causal, longest_input, open_classifier
 from reward_models.encoders.counts import CountLayer
-from reward_models.encoders.evidence import InputTooLong
 from reward_models.encoders.inputs import InputBatch, RewardInputEncoder
 from reward_models.kinds.base import GlobalAttention
 from reward_models.record import (
@@ -62,7 +62,7 @@ class RewardModel(EncoderModel):
         """Whether it is a decoder-only model: a token sees only what stands before it."""
         return is_causal(self.model.config)
 
-    def input_encoder(self, max_length: int | None = None, too_long: InputTooLong = "refuse") -> RewardInputEncoder:
+    def input_encoder(self, max_length: int | None = None, too_long: TooLong = "refuse") -> RewardInputEncoder:
         """What turns words into this model's inputs.
 
         Args:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName, OutputDirectory, Seed
 from finegrained_rlhf.core.seeding import seed_everything
 from reward_models.kinds import KINDS, kind_named
 from reward_models.record import RewardModelRecord
 
 
 @dataclass(frozen=True)
-class MakeTinyRewardModels:
+class MakeTinyRewardModels(Settings):
     """Put random heads on an encoder or a decoder-only model, one model a kind.
 
     Attributes:
@@ -24,10 +25,10 @@ class MakeTinyRewardModels:
         seed: of the heads.
     """
 
-    encoder: ModelPath
-    output_dir: str
+    encoder: ModelName
+    output_dir: OutputDirectory
     kinds: Sequence[str] = tuple(KINDS)
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         for name in self.kinds:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import numpy as np
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, FeedbackRecord, pair_order
 from finegrained_rlhf.text.scores import bag_f1, normalise
@@ -32,7 +32,7 @@ MINOR = frozenset({"Missing-Minor-Auxiliary"})
 
 
 @dataclass(frozen=True)
-class CompletenessConfig:
+class CompletenessConfig(Settings):
     """How sub-sentences are mapped to passage sentences.
 
     Attributes:
@@ -41,12 +41,6 @@ class CompletenessConfig:
     """
 
     matching: Matching = "original"
-
-    def __post_init__(self) -> None:
-        if self.matching not in get_args(Matching):
-            raise ConfigError(
-                f"completeness.matching: expected one of {', '.join(get_args(Matching))}, got {self.matching!r}"
-            )
 
 
 class SentenceMatcher(Protocol):

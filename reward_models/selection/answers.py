@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.directory.fingerprints import fingerprint
 from finegrained_rlhf.text.segmentation import Span, shared_segmenter
@@ -81,7 +81,7 @@ class AnswerReader:
         ConfigError: the batch size is below 1.
     """
 
-    def __init__(self, path: ModelPath, batch_size: int = 32, device: str | None = None) -> None:
+    def __init__(self, path: ModelName, batch_size: int = 32, device: str | None = None) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, got {batch_size}")
         self.path, self.batch_size = path, batch_size

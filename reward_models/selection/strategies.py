@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByModels:
+class _ByModels(Settings):
     """A strategy that asks trained models.
 
     Attributes:
@@ -33,7 +34,7 @@ class _ByModels:
         device: `cpu`, `cuda`, …; None takes a GPU where there is one.
     """
 
-    models: Sequence[ModelPath]
+    models: Sequence[ModelName]
     batch_size: int = 32
     device: str | None = None
 
@@ -113,8 +114,8 @@ class DriftSelection(_ByModels):
         name: in the items.
     """
 
-    before: str
-    drift: str | None = None
+    before: InputFile
+    drift: InputFile | None = None
     name: str = "drift"
 
     def order(self, items: Sequence[AnsweredQuestion]) -> list[int]:

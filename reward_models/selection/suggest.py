@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import ModelName, above, below
 from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SuggestByModels:
+class SuggestByModels(Settings):
     """Suggests each segment that a trained model claims to have an error.
 
     A model says which category an error is of, not its type: the first type of the category is suggested, or that of
@@ -33,17 +34,15 @@ class SuggestByModels:
         device: `cpu`, `cuda`, …; None takes a GPU where there is one.
     """
 
-    models: Sequence[ModelPath]
+    models: Sequence[ModelName]
     types: Mapping[str, str] = field(default_factory=dict)
-    threshold: float = 0.5
+    threshold: Annotated[float, above(0), below(1)] = 0.5
     batch_size: int = 32
     device: str | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
             raise ConfigError("models: expected one reward model or more")
-        if not 0 < self.threshold < 1:
-            raise ConfigError(f"threshold: expected more than 0 and less than 1, got {self.threshold}")
 
     def suggest(self, items: Sequence[AnsweredQuestion], taxonomy: Taxonomy) -> list[tuple[Suggestion, ...]]:
         """Spans of each item's marked answer, from left to right.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, at_most
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,7 +19,7 @@ _LAST = re.compile(r"\.(norm|ln_f|final_norm)\.(weight|bias)$")
 
 
 @dataclass(frozen=True)
-class LayerConfig:
+class LayerConfig(Settings):
     """What is trained of a pretrained model with a new head, and at what rates.
 
     The learning rate of layer l of L is lr · decay^(L − l), l from 1; embeddings count as layer 0, and norms behind
@@ -29,13 +31,9 @@ class LayerConfig:
         head: rate of the head as a multiple of lr, above 0.
     """
 
-    frozen: int = 0
-    decay: float = 1.0
-    head: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.frozen < 0 or not 0 < self.decay <= 1 or self.head <= 0:
-            raise ConfigError(f"layers: need frozen >= 0, 0 < decay <= 1 and head > 0, got {self}")
+    frozen: Annotated[int, at_least(0)] = 0
+    decay: Annotated[float, above(0), at_most(1)] = 1.0
+    head: Annotated[float, above(0)] = 1.0
 
     def prepare(self, model: nn.Module) -> dict[str, float]:
         """Freeze what is frozen, and return the rate of every parameter that was not, as a multiple of lr.

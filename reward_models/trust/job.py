@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from reward_models.kinds import kind_named, kinds_of
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EvaluateRewardModel:
+class EvaluateRewardModel(Settings):
     """Measure a reward model against people's labels on any feedback file.
 
     Attributes:
@@ -37,16 +37,16 @@ class EvaluateRewardModel:
 
     every_process: ClassVar[bool] = True
 
-    path: ModelPath
-    data: str
-    output: str
+    path: ModelName
+    data: InputFile
+    output: OutputFile
     items: str | None = None
     kind: str | None = None
     taxonomy: Taxonomy = QA_FEEDBACK
     matching: Matching | None = None
-    min_span_words: int | None = None
+    min_span_words: Annotated[int | None, at_least(0)] = None
     segmenter: str | None = None
-    batch_size: int = 32
+    batch_size: Annotated[int, at_least(1), harmless] = 32
     processes: ProcessConfig = ProcessConfig()
 
     def __post_init__(self) -> None:
@@ -54,8 +54,6 @@ class EvaluateRewardModel:
             kind_named(self.kind, kinds_of(self.taxonomy))
         if self.matching is not None:
             CompletenessConfig(self.matching)
-        if self.batch_size < 1 or (self.min_span_words is not None and self.min_span_words < 0):
-            raise ConfigError("need batch_size >= 1 and min_span_words >= 0")
 
     def run(self) -> TrustReport:
         """Measure; the main process writes the report and prints it as a table.

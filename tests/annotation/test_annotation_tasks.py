@@ -123,7 +123,7 @@ def test_what_is_not_asked_is_not_shown(outputs: Path) -> None:
         ({"annotators": ["ann", "../x"]}, r"annotators: '../x' is a path; expected a name without / and"),
         ({"annotators": ["a\\b"]}, "is a path"),
         ({"annotators": [".."]}, "'..' is a path"),
-        ({"overlap": 1.5}, "overlap: expected 0 to 1"),
+        ({"overlap": 1.5}, "overlap: expected at least 0 and at most 1"),
         ({"tool": "paper"}, "tool: expected one of"),
         ({"select": object()}, "no selection of items"),
         ({"count": 0}, "count: expected at least 1"),

@@ -418,11 +418,11 @@ def test_broken_companions_of_topics(tmp_path: Path) -> None:
 
 
 def test_settings_belong_to_their_format() -> None:
-    with pytest.raises(ConfigError, match="format must be one of"):
+    with pytest.raises(ConfigError, match="format: expected one of jsonl, qrecc, canard, cast, cast22, ikat, topiocqa"):
         RewriteData("x", "quac")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="qrels belongs to format 'cast'"):
         RewriteData("x", "qrecc", qrels="y")
-    with pytest.raises(ConfigError, match="part must be one of all"):
+    with pytest.raises(ConfigError, match="part: expected one of all"):
         RewriteData("x", "canard", part="valid")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="keep or drop"):
+    with pytest.raises(ConfigError, match="one of keep, drop"):
         RewriteData("x", "canard", unknown="maybe")  # type: ignore[arg-type]

@@ -187,7 +187,7 @@ def test_a_file_of_the_best_samples(files: Path, tmp_path: Path) -> None:
     for bad in ({"index": None}, {"rewriting": RewritingConfig(beams=2)}):
         with pytest.raises(ConfigError, match="by_rank: expected an index, and rewriting.beams=1"):
             job(files, tmp_path / "x.jsonl", **{"input": data, "index": index, "by_rank": best, **bad})
-    for wrong, what in (({"depth": 0}, "by_rank.depth"), ({"temperature": 0.0}, "by_rank: ")):
+    for wrong, what in (({"depth": 0}, "depth: expected at least 1"), ({"temperature": 0.0}, "by_rank: ")):
         with pytest.raises(ConfigError, match=what):
             BestOfRank(**wrong)
 

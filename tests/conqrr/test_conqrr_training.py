@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from conqrr_toy import labels, make_files, questions
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,15 +142,6 @@ def test_a_decoder_only_rewriter_gets_a_cue_and_its_checkpoints_remember_it(file
     assert told.data[0].prompt.text.endswith(" =")
     bare = QueryRewriter(open_policy(tmp_path / "run"), Processes(), RewritingConfig(template="{dialogue}"))
     assert bare._prompts(questions()[:1])[0].text == questions()[0].context
-    run = RunDirectory(tmp_path / "run")  # as version 0.1 left it
-    then = {k: v for k, v in run.read_config().items() if k not in ("template", "rewrite_reward")}
-    then["training"] = {k: v for k, v in then["training"].items() if k != "kl"}
-    run.config_path.write_text(yaml.safe_dump(then))
-    run.provenance.unlink()
-    with pytest.raises(ConfigError, match="begun by version 0.1.*template='{dialogue}'"):
-        dataclasses.replace(task, total_steps=3).run()
-    dataclasses.replace(task, total_steps=3, template="{dialogue}").run()
-    assert run.read_config()["template"] == "{dialogue}"
 
 
 def test_an_encoder_decoder_reads_the_dialogue_alone(files: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,22 +13,28 @@ import pytest
 from finegrained_rlhf.core import fields
 from finegrained_rlhf.core.fields import (
     MISSING,
+    Unwritable,
+    filled,
+    places,
+    problem_of_value,
+    settings_of,
+    takes_any,
+    written,
+)
+from finegrained_rlhf.core.markers import (
     DataName,
+    InputFile,
     ModelName,
+    OutputDirectory,
     Reads,
     Seed,
-    Unwritable,
+    Writes,
     above,
     at_least,
     at_most,
     below,
-    filled,
-    marker,
-    problem_of_value,
-    settings_of,
-    takes_any,
-    takes_text,
-    written,
+    harmless,
+    markers,
 )
 
 Count = Annotated[int, at_least(1)]
@@ -89,8 +96,7 @@ def test_what_a_class_takes() -> None:
     assert settings["data"].default is MISSING and settings["parts"].default == {}
     assert settings["count"].documentation == "at least one." and settings["rate"].documentation == ""
     assert settings_of(Inner)["share"].documentation == "of something, on two lines."
-    assert marker(settings["model"].annotation, Reads) == Reads("model")
-    assert marker(settings["seed"].annotation, Reads) is None
+    assert markers(settings["model"].annotation) == (Reads("model"),)
     assert settings["unknown"].annotation is Any
 
 
@@ -98,7 +104,6 @@ def test_what_another_callable_takes() -> None:
     settings = settings_of(Loaded)
     assert [*settings] == ["path", "size"] and settings["path"].documentation == "of it."
     assert takes_any(Loaded) and not takes_any(Job)
-    assert takes_text(settings["path"].annotation) and not takes_text(settings["size"].annotation)
 
 
 def problem(kind: type, name: str, value: Any) -> str | None:
@@ -131,7 +136,7 @@ def test_values_in_range() -> None:
     assert problem_of_value("free", Literal["a"] | str) is None
     assert problem_of_value(None, Annotated[int, at_least(1)] | None) is None
     assert problem_of_value(3, Annotated[int, at_most(2)]) == "expected at most 2, got 3"
-    assert problem_of_value({"a": 0}, Mapping[str, Count]) == "a: expected at least 1, got 0"
+    assert problem_of_value({"a": 0}, Mapping[str, Count]) == ".a: expected at least 1, got 0"
 
 
 def test_defaults_are_filled_in_below_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +157,35 @@ def test_defaults_are_filled_in_below_what_is_given(monkeypatch: pytest.MonkeyPa
     assert "data" not in filled(given)
     free = {"free": {"_target_": "elsewhere.X", "a": [1]}}
     assert filled(free) == free
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Paths, and what may change."""
+
+    one: InputFile
+    several: Sequence[InputFile] | Mapping[str, InputFile] = ()
+    resume: Annotated[Literal["auto"] | InputFile, harmless] = "auto"
+    output_dir: OutputDirectory = "out"
+    inner: Inner | None = None
+
+
+def test_the_values_of_a_configuration_with_what_their_class_says_of_them() -> None:
+    marked = {"_target_": target(Marked), "one": "a", "several": ["b", "c"], "resume": "auto", "output_dir": "out"}
+    config = {"parts": [marked | {"inner": {"_target_": target(Inner), "share": 1.0}}], "several": "no class's"}
+    known = {place.key: place for place in places(config)}
+    keys = ("one", "several", "resume", "output_dir", "inner", "inner.share")
+    assert [*known] == [f"parts[0].{key}" for key in keys]
+    assert [key for key, place in known.items() if place.is_harmless] == ["parts[0].resume", "parts[0].output_dir"]
+    assert known["parts[0].output_dir"].mark(Writes) == Writes(directory=True)
+    read = {place.name: [*place.paths] for place in known.values() if place.mark(Reads)}
+    assert read == {"one": ["a"], "several": ["b", "c"], "resume": []}
+    named = dict(marked, several={"x": "d"}, resume="run")
+    assert [path for place in places(named) if place.mark(Reads) for path in place.paths] == ["a", "d", "run"]
+
+
+def test_no_class_is_imported_for_what_a_configuration_says() -> None:
+    assert [*places({"_target_": "antigravity.X", "path": "a"})] == [] and "antigravity" not in sys.modules
 
 
 def test_a_default_as_a_configuration_holds_it() -> None:

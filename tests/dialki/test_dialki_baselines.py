@@ -393,7 +393,7 @@ def test_bertqa_learns_and_its_checkpoint_answers(folder: Path, tmp_path: Path) 
             NEXT_ALONE,
             "score_by: BERTQA compares",
         ),
-        ({"units": "words"}, NEXT_ALONE, "dialki.units: expected one of passages, sentences"),
+        ({"units": "words"}, NEXT_ALONE, "units: expected one of passages, sentences"),
     ],
 )
 def test_settings_that_do_not_go_together(folder: Path, config: dict, losses: LossConfig, message: str) -> None:

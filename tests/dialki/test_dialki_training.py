@@ -226,7 +226,7 @@ def test_bad_settings_are_refused(folder: Path, tmp_path: Path, change: dict) ->
         job(folder, tmp_path, **change)
     with pytest.raises(ConfigError):
         LossConfig(history=-1.0)
-    with pytest.raises(ConfigError, match="losses.gold: expected one of one, all"):
+    with pytest.raises(ConfigError, match="gold: expected one of one, all, each"):
         LossConfig(gold="several")  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         DialkiBatchConfig(passages=0)

@@ -200,7 +200,7 @@ def test_gamma_of_logits_is_no_probability() -> None:
 
 
 def test_settings_that_do_not_go_together(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="search.select_by: expected one of probabilities, logits, sigmoid"):
+    with pytest.raises(ConfigError, match="select_by: expected one of probabilities, logits, sigmoid"):
         SearchConfig(select_by="loud")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="dialki.threshold"):
         DialkiConfig(threshold=2.0, search=SearchConfig(select_by="sigmoid"))

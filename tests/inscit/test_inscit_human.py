@@ -249,7 +249,7 @@ def test_settings_that_cannot_be() -> None:
         ({"raters": []}, "raters: expected one name or more"),
         ({"predictions": {}}, "expected two systems or more"),
         ({"predictions": {"human": "f"}}, "human names the labels of the data"),
-        ({"conversations": 0}, "conversations: expected at least 1"),
+        ({"conversations": 0}, "conversations: expected null or at least 1"),
         ({"store": "s"}, "store: expected the corpus"),
     ):
         with pytest.raises(ConfigError, match=problem):

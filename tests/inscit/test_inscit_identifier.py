@@ -217,7 +217,7 @@ def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
 
     for keys, problem in (
         ({"tune": "pi_f1", "threshold": 1.0}, "tune, selection, threshold: expected one of them"),
-        ({"tune": "mean"}, "tune: expected null or one of repository, pi_f1, got 'mean'"),
+        ({"tune": "mean"}, "tune: expected one of repository, pi_f1, got 'mean'"),
         ({"tune": "repository", "score": "sigmoid"}, "the repository's grid is one of logits"),
         ({"score": "loud"}, "score: expected one of probabilities, logits, sigmoid"),
         ({"allow_empty": True}, "allow_empty: the second threshold is chosen with tune"),

@@ -101,7 +101,7 @@ def test_records_for_a_dense_retriever_hold_no_gold_among_negatives(files: dict[
 
 
 def test_what_cannot_be_searched_is_refused(files: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="query: expected last_turn, .*, turns, recent_turns, got 'all'"):
+    with pytest.raises(ConfigError, match="query: expected one of last_turn, .*, turns, recent_turns, got 'all'"):
         RetrieveEvidence(**files, query="all")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="k: expected at least 1, got 0"):
         RetrieveEvidence(**files, k=0)

@@ -11,4 +11,3 @@ from finegrained_rlhf.launch.checks.paths import inputs
 def test_the_name_of_a_model_behind_an_endpoint_is_no_path(target: str) -> None:
     endpoint = {"_target_": f"finegrained_rlhf.{target}", "model": "m"}
     assert list(inputs({"llm": {**endpoint, "remote": {"url": "http://localhost"}}})) == []
-    assert list(inputs(endpoint)) == [("model", "m")]

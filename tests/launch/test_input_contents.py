@@ -168,7 +168,7 @@ def test_the_form_of_data_files(name: str, text: str, right: bool, tmp_path: Pat
 
 def test_a_file_is_read_once_while_it_does_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(contents, "_BY_NAME", {"corpus": lambda path, holder: seen.append(path)})
+    monkeypatch.setitem(contents._CHECKS, "corpus", lambda path, holder: seen.append(path))
     path = tmp_path / "c.jsonl"
     path.write_text("{}")
     job = {"_target_": "finegrained_rlhf.retrieval.BuildStore", "corpus": str(path)}
@@ -204,7 +204,7 @@ def test_all_steps_are_checked_before_the_first_and_all_problems_of_one_are_said
     with pytest.raises(ConfigError, match=r"^step fourth: unknown key 'size'; corpus: expected text"):
         check_steps([steps[0], ("fourth", store(tmp_path, "good.jsonl", size=3, corpus=7))], "step ", Made())
     bad_setting = {"job": {**encoder, "batch_size": 0}}
-    with pytest.raises(ConfigError, match=r"^step fifth: encoder\.batch_size: expected at least 1"):
+    with pytest.raises(ConfigError, match=r"^step fifth: batch_size: expected at least 1"):
         check_steps([steps[0], ("fifth", bad_setting)], "step ", Made([str(tmp_path)]))
 
 

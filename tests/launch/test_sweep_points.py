@@ -218,7 +218,7 @@ def test_gpus_are_dealt_out(tmp_path: Path, children: list[dict[str, Any]]) -> N
 
 @pytest.mark.parametrize("wrong", [{"parallel": 0}, {"best_of": (0,)}, {"gpus": (0,), "parallel": 2}])
 def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"sweep.{next(iter(wrong))}"):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
         replace(SweepSettings(), **wrong)
 
 

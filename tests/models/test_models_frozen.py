@@ -132,7 +132,7 @@ def test_ppo_learns_the_same_and_goes_on_bit_by_bit(tmp_path: Path, lora: LoraCo
 
 
 def test_where_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="policy.frozen_dtype must be float32 or bfloat16, got 'half'"):
+    with pytest.raises(ConfigError, match="frozen_dtype: expected one of float32, bfloat16"):
         PolicyConfig("x", frozen_dtype="half")
     with pytest.raises(ConfigError, match="needs processes.precision=bf16, got fp32"):
         ppo(tmp_path, processes=ProcessConfig(precision="fp32"))

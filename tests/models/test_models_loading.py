@@ -149,7 +149,7 @@ def test_value_models(tmp_path: Path) -> None:
     for kind, where in (("separate", None), ("shared", path)):
         with pytest.raises(ConfigError, match=r"value\.path"):
             ValueConfig(kind, where)
-    with pytest.raises(ConfigError, match=r"value\.kind"):
+    with pytest.raises(ConfigError, match=r"kind: expected one of separate, shared, none"):
         ValueConfig("other", path)
 
 

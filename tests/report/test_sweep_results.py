@@ -216,7 +216,7 @@ def test_a_lost_evaluation_is_named(tmp_path: Path, points: list[dict[str, Any]]
 
 
 def test_directions() -> None:
-    with pytest.raises(ConfigError, match="x_better: expected higher or lower"):
+    with pytest.raises(ConfigError, match="x_better: expected one of higher, lower"):
         ParetoAxes("a", "b", x_better="up")  # type: ignore[arg-type]
 
 

@@ -372,7 +372,7 @@ def test_passwords(fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: p
         (lambda: SearchServerConfig(retries=-1), "retries"),
         (lambda: SearchServerConfig(timeout_s=0), "timeout_s"),
         (lambda: OpenSearchConfig("Upper"), "expected lower case"),
-        (lambda: OpenSearchConfig("toy", b=2.0), "b of 0 to 1"),
+        (lambda: OpenSearchConfig("toy", b=2.0), "b: expected at least 0 and at most 1"),
         (lambda: OpenSearchConfig("toy", bulk=0), "bulk"),
         (lambda: SearchServer(SearchServerConfig("https://host", ca_file="absent.pem")), "no file of certificates"),
     ],

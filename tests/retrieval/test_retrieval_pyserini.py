@@ -149,7 +149,7 @@ def test_bad_input(pyserini: Path, corpus: str, tmp_path: Path) -> None:
         config().build(short, tmp_path / "index")
     with pytest.raises(DataError, match="no index here"):
         config().open(tmp_path / "nothing")
-    for wrong, message in (({"b": 1.5}, "b of 0 to 1"), ({"threads": 0}, "threads")):
+    for wrong, message in (({"b": 1.5}, "b: expected at least 0 and at most 1"), ({"threads": 0}, "threads")):
         with pytest.raises(ConfigError, match=message):
             config(**wrong)
 

@@ -90,7 +90,7 @@ def test_pieces_are_put_together_in_their_order(plain: Path, tmp_path: Path, mon
 
 
 def test_bad_numbers_of_processes() -> None:
-    with pytest.raises(ConfigError, match="encoder.processes: expected at least 1, got 0"):
+    with pytest.raises(ConfigError, match="processes: expected at least 1"):
         EncoderConfig("x", processes=0)
 
 

@@ -265,7 +265,7 @@ def test_suggestions_are_the_segments_that_the_models_claim(models: dict[str, st
     [
         (lambda m: UncertainSelection(models=[]), "expected one reward model or more"),
         (lambda m: DiverseSelection(models=["x"], batch_size=0), "batch_size: expected at least 1, got 0"),
-        (lambda m: SuggestByModels(models=["x"], threshold=1.0), "threshold: expected more than 0 and less than 1"),
+        (lambda m: SuggestByModels(models=["x"], threshold=1.0), "threshold: expected above 0 and below 1"),
         (lambda m: SuggestByModels(models=[m["completeness"]]).suggest(ITEMS, QA_FEEDBACK), "not 'completeness'"),
         (
             lambda m: SuggestByModels(models=[m["relevance"]], types={"relevance": "Rude"}).suggest(ITEMS, QA_FEEDBACK),

@@ -218,9 +218,9 @@ def test_configuration_mistakes_are_named() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             RewardConfig(*arguments)
-    with pytest.raises(ConfigError, match="none or running"):
+    with pytest.raises(ConfigError, match="normalisation: expected one of none, running"):
         ComponentConfig("batch")
-    with pytest.raises(ConfigError, match="budget must be a positive number, got 'much'"):
+    with pytest.raises(ConfigError, match="budget: expected a finite number, got 'much'"):
         ComponentConfig(budget="much")
 
 
@@ -352,7 +352,7 @@ def test_totals_are_what_training_would_add_up() -> None:
 
 def test_what_cannot_be_aggregated_is_refused() -> None:
     for wrong in ({"aggregation": "median"}, {"density": "token"}, {"aggregation": "budget", "budget": 0.0}):
-        with pytest.raises(ConfigError, match="reward (aggregation|density|budget) must be"):
+        with pytest.raises(ConfigError, match="expected (one of|above 0)"):
             ComponentConfig(**wrong)
     with pytest.raises(ConfigError, match="settings.completeness.aggregation: a budget is for segments"):
         composer(completeness=ComponentConfig(aggregation="budget")).compose(rollout(), BOTH)
@@ -397,7 +397,7 @@ def test_whole_responses_and_texts_without_segments_are_left_alone() -> None:
     scores = RewardComposer(config).score(drawn.row_prompts(), drawn.texts)
     assert scores["whole"].values == [(2.0,), (3.0,), (-4.0,)]
     assert scores["some"].values == ((), (), (-1.0,))  # only the response without a word is empty
-    with pytest.raises(ConfigError, match="empty must be a finite number"):
+    with pytest.raises(ConfigError, match="empty: expected a finite number"):
         ComponentConfig(empty=float("nan"))
 
 

@@ -77,8 +77,8 @@ def test_two_samples_are_penalised_as_each_alone() -> None:
     ("penalties", "message"),
     [
         ({"end_penalty": -1.0}, r"reward\.end_penalty: expected 0 or a positive number, got -1\.0"),
-        ({"end_penalty": float("nan")}, r"reward\.end_penalty"),
-        ({"end_penalty": "much"}, r"reward\.end_penalty: .*'much'"),
+        ({"end_penalty": float("nan")}, r"end_penalty: expected a finite number"),
+        ({"end_penalty": "much"}, r"end_penalty: expected a finite number"),
         ({"overlong": 7}, r"reward\.overlong: expected an OverlongPenalty, got 7"),
     ],
 )
@@ -91,9 +91,9 @@ def test_wrong_settings_are_refused(penalties: dict[str, Any], message: str) -> 
     ("fields", "message"),
     [
         ({"limit": 3}, r"reward\.overlong\.per_token: expected a positive number, got 0\.0"),
-        ({"limit": 0, "per_token": 1.0}, r"reward\.overlong\.limit: .*at least 1, got 0"),
-        ({"limit": 2.5, "per_token": 1.0}, r"reward\.overlong\.limit"),
-        ({"limit": 3, "per_token": float("inf")}, r"reward\.overlong\.per_token"),
+        ({"limit": 0, "per_token": 1.0}, r"limit: .*at least 1, got 0"),
+        ({"limit": 2.5, "per_token": 1.0}, r"limit: expected null or a whole number"),
+        ({"limit": 3, "per_token": float("inf")}, r"per_token: expected a finite number"),
         ({"per_token": 1.0}, r"reward\.overlong\.per_token=1\.0 needs reward\.overlong\.limit"),
     ],
 )

@@ -87,7 +87,7 @@ def test_settings_are_checked() -> None:
         2, 0.9, 7, 0.5
     )
     for wrong in ({"prompts_per_step": 0}, {"max_new_tokens": 0}, {"prompts_per_batch": 0}, {"temperature": 0.0}):
-        with pytest.raises(ConfigError, match="rollout"):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
             RolloutConfig(**{"prompts_per_step": 1, **wrong})
 
 

@@ -159,9 +159,9 @@ def test_a_failure_inside_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine": "vllm"}, "rollout.engine must be auto, generate or continuous, got 'vllm'"),
+        ({"engine": "vllm"}, "engine: expected one of auto, generate, continuous, got 'vllm'"),
         ({"importance_cap": 0.9}, r"rollout.importance_cap must be at least 1 \(or null\), got 0.9"),
-        ({"importance_mode": "token"}, "rollout.importance_mode must be one of token_truncate, token_mask, sequence"),
+        ({"importance_mode": "token"}, "importance_mode: expected one of token_truncate, token_mask, sequence"),
         ({"importance_cap": 2.0, "logprobs": "decode"}, "takes the engine's for both; take logprobs=auto or update"),
     ],
 )

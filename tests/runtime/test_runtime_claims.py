@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,28 @@ import pytest
 from script_runs import Done, run_script
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.runtime.directory.claims import MADE, claimed
-from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+
+
+@dataclass
+class Made:
+    """What a job that makes something takes."""
+
+    output_dir: OutputDirectory | None = None
+    output: OutputFile | None = None
+    data: Sequence[InputFile] = ()
+    seed: int = 0
+    processes: ProcessConfig | None = None
+
+
+MADE_BY = {"_target_": f"{__name__}.Made"}
 
 
 def make(path: Path, text: str = "made", **changes: Any) -> None:
     """A job that writes a directory from its settings."""
-    with claimed({"output_dir": str(path), "seed": 0, "overwrite": False, **changes}, Processes()):
+    with claimed({**MADE_BY, "output_dir": str(path), "seed": 0, "overwrite": False, **changes}, Processes()):
         (path / "world.json").write_text(text)
 
 
@@ -31,7 +48,7 @@ def test_the_same_command_may_repeat_another_one_must_say_so(tmp_path: Path) -> 
     make(path, "repeated", seed=1)
     assert (path / "world.json").read_text() == "repeated"
     record = json.loads((path / MADE).read_text())
-    assert record["finished"] and record["config"] == {"output_dir": str(path), "seed": 1}
+    assert record["finished"] and record["config"] == {**MADE_BY, "output_dir": str(path), "seed": 1}
     assert {"command", "commit", "versions"} <= record["provenance"].keys()
 
 
@@ -50,7 +67,7 @@ def test_files_without_a_record_stay_and_an_interrupted_command_may_repeat(tmp_p
     with pytest.raises(ConfigError, match="no record says how it was made"):
         make(tmp_path / "old")
     assert [file.name for file in (tmp_path / "old").iterdir()] == ["world.json"]
-    config = {"output_dir": str(tmp_path / "new"), "seed": 0, "overwrite": False}
+    config = {**MADE_BY, "output_dir": str(tmp_path / "new"), "seed": 0, "overwrite": False}
     with pytest.raises(KeyboardInterrupt), claimed(config, Processes()):
         (tmp_path / "new" / "world.json").write_text("half")
         raise KeyboardInterrupt
@@ -68,7 +85,8 @@ def test_nothing_is_made_in_the_directory_of_a_run(tmp_path: Path) -> None:
 
 def test_a_file_is_recorded_beside_it(tmp_path: Path) -> None:
     def sample(seed: int, threads: int = 1, overwrite: bool = False) -> None:
-        config = {"output": str(tmp_path / "out.jsonl"), "seed": seed, "processes": {"threads": threads}}
+        processes = {"_target_": "finegrained_rlhf.runtime.ProcessConfig", "threads": threads}
+        config = {**MADE_BY, "output": str(tmp_path / "out.jsonl"), "seed": seed, "processes": processes}
         with claimed({**config, "overwrite": overwrite}, Processes()):
             (tmp_path / "out.jsonl").write_text(str(seed))
 

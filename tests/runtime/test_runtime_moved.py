@@ -28,14 +28,10 @@ def test_one_step_leads_to_the_current_name() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("reward_models.training.BatchConfig", "reward_models.RewardBatchConfig"),
-        ("reward_models.BatchConfig", "reward_models.RewardBatchConfig"),
-        ("finegrained_rlhf.dialki.trainer.BatchConfig", "finegrained_rlhf.dialki.DialkiBatchConfig"),
-        ("finegrained_rlhf.dialki.BatchConfig", "finegrained_rlhf.dialki.DialkiBatchConfig"),
+        ("finegrained_rlhf.training.dpr.trainer.DprBatchConfig", "finegrained_rlhf.training.dpr.DprBatchConfig"),
         ("finegrained_rlhf.worlds.factworld.FactWorldOracle", "finegrained_rlhf.factworld.FactWorldOracle"),
-        ("finegrained_rlhf.worlds.tone.ToneMonitor", "finegrained_lab.worlds.tone.ToneMonitor"),
-        ("finegrained_rlhf.experiments.Forecast", "finegrained_lab.experiments.Forecast"),
-        ("finegrained_rlhf.experiments.factworld.FactWorldReport", "finegrained_rlhf.factworld.FactWorldReport"),
+        ("finegrained_rlhf.worlds.tone.ToxicityOracle", "finegrained_lab.worlds.tone.ToxicityOracle"),
+        ("finegrained_rlhf.models.PolicyConfig", "finegrained_rlhf.models.PolicyConfig"),
     ],
 )
 def test_a_run_reads_its_configuration_under_the_current_names(old: str, new: str, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_adafactor_without_gradient_stays_and_its_state_is_saved_bit_by_bit(tmp_
 
 @pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": 0.1}, {"clip": 0.5}, {"weight_decay": -1.0}, {"schedule": "step"}])
 def test_bad_adafactor_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match="optimizer"):
+    with pytest.raises(ConfigError, match="expected"):
         AdafactorConfig(**bad)
 
 
@@ -253,7 +253,7 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path: Path, what: str) -> None
     ],
 )
 def test_bad_optimizer_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match="optimizer"):
+    with pytest.raises(ConfigError, match="expected"):
         OptimizerConfig(**bad)
 
 
@@ -425,7 +425,7 @@ def test_wandb_works_offline_and_keeps_its_id(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("bad", [{"kind": "mlflow"}, {"mode": "sometimes"}, {"tags": "one"}])
 def test_bad_tracking_is_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match="tracking"):
+    with pytest.raises(ConfigError, match=f"{next(iter(bad))}: expected"):
         TrackingConfig(**bad)
 
 

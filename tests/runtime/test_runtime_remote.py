@@ -172,10 +172,10 @@ def test_the_key_is_read_from_its_variable_and_stands_in_no_error(
         ({"url": "localhost:80"}, "url: expected http://HOST"),
         ({"url": "https://user:secret@host/x"}, "no user, password or key"),
         ({"url": "https://host/x?key=secret"}, "no user, password or key"),
-        ({"concurrency": 0}, "concurrency: expected a whole number from 1 on, got 0"),
-        ({"items_per_s": 0.0}, "items_per_s: expected a number above 0, got 0.0"),
-        ({"budget_s": None}, "budget_s: expected a number above 0, got None"),
-        ({"timeout_s": float("inf")}, "timeout_s: expected a number above 0, got inf"),
+        ({"concurrency": 0}, "concurrency: expected at least 1, got 0"),
+        ({"items_per_s": 0.0}, "items_per_s: expected null or above 0, got 0.0"),
+        ({"budget_s": None}, "budget_s: expected a finite number, got None"),
+        ({"timeout_s": float("inf")}, "timeout_s: expected a finite number, got inf"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:

@@ -360,16 +360,19 @@ def test_what_cannot_be_changed_is_one_clear_error(run: Path, tmp_path: Path) ->
         ),
         (RewardChange({}, {"polite": {}}), r"reward.settings.polite: no such component"),
         (RewardChange({}, {"words": {"agregation": "mean"}}), r"reward.settings.words.agregation: no such setting"),
-        (RewardChange({}, {"words": {"aggregation": "max"}}), r"aggregation must be sum or mean or budget"),
+        (
+            RewardChange({}, {"words": {"aggregation": "max"}}),
+            r"words: aggregation: expected one of sum",
+        ),
         (RewardChange({}, {"length": {"aggregation": "budget"}}), r"length scores whole responses"),
         (RewardChange({}, {"words": {"normalisation": "running"}}), r"running moments were not kept"),
-        (RewardChange({}, {"words": {"budget": "much"}}), r"reward\.settings\.words: reward budget must be a positive"),
+        (RewardChange({}, {"words": {"budget": "much"}}), r"words: budget: expected a finite number"),
         (RewardChange({}, {"words": {"empty": -1.0}}), r"reward\.settings\.words\.empty: .* it stays"),
     ):
         with pytest.raises(ConfigError, match=message):
             Reweigh(str(run), change_).measured()
     for wrong in ({"words": "much"}, {"words": True}, {"words": None}, {"words": math.nan}):
-        with pytest.raises(ConfigError, match="reward.weights.words: expected a finite number"):
+        with pytest.raises(ConfigError, match="weights.words: expected a finite number"):
             RewardChange(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reward.settings.words: expected settings"):
         RewardChange({}, {"words": "mean"})  # type: ignore[dict-item]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from finegrained_rlhf.annotation.adjudication.votes import How, adjudicated, by_item
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import Annotation, annotations_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
@@ -19,7 +21,7 @@ Adjudication = Literal["majority", "union", "intersection", "expert"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adjudicate:
+class Adjudicate(Settings):
     """Write one feedback record an item, of what its annotators said. Qualification items are left out.
 
     Attributes:
@@ -34,17 +36,15 @@ class Adjudicate:
         segmenter: cuts answers as the reward models will.
     """
 
-    annotations: str
-    tasks: str
-    output: str
+    annotations: InputFile
+    tasks: InputFile
+    output: OutputFile
     how: Adjudication = "majority"
-    expert: str | None = None
+    expert: InputFile | None = None
     provenance: bool = True
     segmenter: str = DEFAULT_SEGMENTER
 
     def __post_init__(self) -> None:
-        if self.how not in get_args(Adjudication):
-            raise ConfigError(f"how: expected one of {', '.join(get_args(Adjudication))}, got {self.how!r}")
         if (self.how == "expert") != (self.expert is not None):
             raise ConfigError("how=expert and expert=NAME belong together")
 

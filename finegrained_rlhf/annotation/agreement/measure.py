@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_rlhf.annotation.agreement.figures import (
     by_annotator,
@@ -18,8 +18,10 @@ from finegrained_rlhf.annotation.agreement.judged import MISSING, JudgedItem, ju
 from finegrained_rlhf.annotation.agreement.page import disagreement_page
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import annotations_of
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_text
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.feedback.labels.segments import SegmentRule
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
@@ -27,7 +29,7 @@ from finegrained_rlhf.text.tables import cell, markdown_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureAgreement:
+class MeasureAgreement(Settings):
     """Measure the agreement of the annotators of a project.
 
     Attributes:
@@ -41,18 +43,14 @@ class MeasureAgreement:
         seed: of the resampling.
     """
 
-    annotations: str
-    tasks: str
-    output: str
-    qualification: str | None = None
+    annotations: InputFile
+    tasks: InputFile
+    output: OutputFile
+    qualification: InputFile | None = None
     segmenter: str = DEFAULT_SEGMENTER
-    draws: int = 1000
-    shown: int = 100
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.draws < 1 or self.shown < 1:
-            raise ConfigError("draws and shown: expected at least 1")
+    draws: Annotated[int, at_least(1)] = 1000
+    shown: Annotated[int, at_least(1)] = 100
+    seed: Seed = 0
 
     def run(self) -> dict[str, Any]:
         """Measure, write, print a table.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from finegrained_rlhf.annotation.project.selection import ItemSelection, RandomS
 from finegrained_rlhf.annotation.project.suggestions import SpanSuggester
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, write_text
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import cut_passages
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
@@ -33,7 +36,7 @@ _OUR_FILES = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeAnnotationTasks:
+class MakeAnnotationTasks(Settings):
     """Choose outputs, deal them out to annotators, and write the files of a tool.
 
     Writes `items.jsonl`, `manifest.json`, `guidelines.html` and a directory an annotator.
@@ -57,21 +60,21 @@ class MakeAnnotationTasks:
         seed: of everything random.
     """
 
-    outputs: str
-    output_dir: str
+    outputs: InputFile
+    output_dir: OutputDirectory
     annotators: Sequence[str]
     project: str | None = None
     tool: str = "page"
     taxonomy: Taxonomy = QA_FEEDBACK
-    overlap: float = 0.1
-    qualification: str | None = None
+    overlap: Annotated[float, at_least(0), at_most(1)] = 0.1
+    qualification: InputFile | None = None
     count: int | None = None
     select: ItemSelection = field(default_factory=RandomSelection)
     random_share: float = 0.3
     reference: bool = True
     preannotate: SpanSuggester | None = None
     segmenter: str = DEFAULT_SEGMENTER
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         names = list(self.annotators)
@@ -79,8 +82,6 @@ class MakeAnnotationTasks:
             raise ConfigError(f"annotators: expected one name or more, each once, got {names}")
         if paths := [name for name in names if _IN_PATHS.search(name) or not name.strip(". ")]:
             raise ConfigError(f"annotators: {paths[0]!r} is a path; expected a name without / and \\")
-        if not 0 <= self.overlap <= 1:
-            raise ConfigError(f"overlap: expected 0 to 1, got {self.overlap}")
         if not isinstance(self.select, ItemSelection):
             raise ConfigError(f"select: {type(self.select).__name__} is no selection of items (name, order)")
         if not isinstance(self.preannotate, SpanSuggester | None):

@@ -13,6 +13,7 @@ import numpy as np
 
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.seeding import stable_hash
 
 LEAST_RANDOM = 0.3
@@ -34,7 +35,7 @@ class ItemSelection(Protocol):
 
 
 @dataclass(frozen=True)
-class RandomSelection:
+class RandomSelection(Settings):
     """Chance alone.
 
     Attributes:

@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
@@ -31,7 +33,7 @@ class SpanSuggester(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuggestByJudge:
+class SuggestByJudge(Settings):
     """A language model behind an OpenAI-compatible endpoint quotes what is wrong, by the types of the taxonomy.
 
     A quote that is not in the answer is left out; where two fall on the same words, the first one stays.
@@ -46,7 +48,7 @@ class SuggestByJudge:
 
     remote: RemoteConfig
     model: str
-    cache_file: str
+    cache_file: OutputFile
     max_tokens: int = 1024
     version: str = "1"
 

@@ -15,7 +15,9 @@ from typing import Any
 from finegrained_rlhf.annotation.readers.base import PublicReading
 from finegrained_rlhf.core.checks import as_list, as_object, require, require_text
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
@@ -26,7 +28,7 @@ _TAG = re.compile(r"<(/?)(entity|relation|contradictory|unverifiable|invented|su
 
 
 @dataclass(frozen=True)
-class FavaBench:
+class FavaBench(Settings):
     """Annotated passages with what they should say; `taxonomy=fava`.
 
     The answer is the text without tags and without what should stand there; the correction is the text without what is
@@ -38,7 +40,7 @@ class FavaBench:
             where there are.
     """
 
-    data: str
+    data: InputFile
 
     def read(self) -> PublicReading:
         """See `PublicFeedback.read`."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from finegrained_rlhf.annotation.readers.base import PublicReading
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
 COLUMNS = ("system", "doc", "seg_id", "rater", "source", "target", "category", "severity")
@@ -21,7 +23,7 @@ SEVERITIES = ("Major", "Minor")
 
 
 @dataclass(frozen=True)
-class MqmSpans:
+class MqmSpans(Settings):
     """Translations with the spans of all their raters; `taxonomy=mqm`.
 
     A type is a top category and a severity (`Accuracy-Major`); the whole category is the explanation. `Non-translation`
@@ -32,7 +34,7 @@ class MqmSpans:
         data: TSV FILE with a head.
     """
 
-    data: str
+    data: InputFile
 
     def read(self) -> PublicReading:
         """See `PublicFeedback.read`."""

@@ -12,7 +12,9 @@ from typing import Any
 from finegrained_rlhf.annotation.readers.base import PublicReading
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
 RATINGS = {-1: "Incorrect", 0: "No-progress", 1: None}
@@ -20,7 +22,7 @@ RATINGS = {-1: "Incorrect", 0: "No-progress", 1: None}
 
 
 @dataclass(frozen=True)
-class Prm800k:
+class Prm800k(Settings):
     """Solutions with their steps, a line each; `taxonomy=prm800k`, whose density is `own`, between line feeds.
 
     The steps are those that were chosen, or that a person wrote; of a last step of which none was chosen, the first one
@@ -33,7 +35,7 @@ class Prm800k:
         screening: take the screening and quality-control questions too.
     """
 
-    data: str
+    data: InputFile
     screening: bool = False
 
     def read(self) -> PublicReading:

@@ -15,7 +15,9 @@ from finegrained_rlhf.annotation.readers.base import PublicReading
 from finegrained_rlhf.annotation.reading.spans import located
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 
@@ -23,7 +25,7 @@ _PASSAGE = re.compile(r"(?:^|\n)\s*passage \d+:")
 
 
 @dataclass(frozen=True)
-class RagTruth:
+class RagTruth(Settings):
     """The answers of one split, each with its sources as passages; `taxonomy=ragtruth`.
 
     A summary's question is the first line of its prompt, as is that of an overview of structured data, whose passage is
@@ -36,7 +38,7 @@ class RagTruth:
         split: `train` or `test`; None takes both.
     """
 
-    responses: str
+    responses: InputFile
     sources: str
     split: str | None = None
 

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.annotation.readers.base import PublicFeedback, PublicReading
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import check_types
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 
 @dataclass(frozen=True)
-class ReadPublicFeedback:
+class ReadPublicFeedback(Settings):
     """Write public span feedback as a feedback file, and say what was left out.
 
     Attributes:
@@ -22,7 +24,7 @@ class ReadPublicFeedback:
     """
 
     source: PublicFeedback
-    output: str
+    output: OutputFile
     taxonomy: Taxonomy = QA_FEEDBACK
 
     def __post_init__(self) -> None:

@@ -11,10 +11,12 @@ from finegrained_rlhf.annotation.reading.annotations import write_annotations
 from finegrained_rlhf.annotation.reading.rules import Imported, import_export
 from finegrained_rlhf.annotation.tools.registry import TOOLS, tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
-class ReadAnnotations:
+class ReadAnnotations(Settings):
     """Check exports of a tool against their project, and write annotations, one (item, annotator) a line.
 
     Attributes:
@@ -26,9 +28,9 @@ class ReadAnnotations:
         strict: refuse spans that overlap, instead of uniting them and letting the first category win.
     """
 
-    exports: Sequence[str] | Mapping[str, str]
-    tasks: str
-    output: str
+    exports: Sequence[InputFile] | Mapping[str, InputFile]
+    tasks: InputFile
+    output: OutputFile
     tool: str = "page"
     strict: bool = False
 

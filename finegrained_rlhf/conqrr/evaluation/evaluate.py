@@ -14,7 +14,9 @@ from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
@@ -29,7 +31,7 @@ UnindexedGold = Literal["error", "count"]
 
 
 @dataclass(frozen=True)
-class EvaluateRewrites:
+class EvaluateRewrites(Settings):
     """A job: what the questions, dialogues, human rewrites and files of rewrites find in an index.
 
     Attributes:
@@ -57,19 +59,19 @@ class EvaluateRewrites:
         progress: show bars.
     """
 
-    data: str | RewriteData
-    index: str
-    output: str
+    data: InputFile | RewriteData
+    index: IndexPath
+    output: OutputFile
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
     baselines: Sequence[QueryKind] = ("question", "context", "rewrite")
-    rewrites: Mapping[str, str] = field(default_factory=dict)
-    corpus: str | None = None
+    rewrites: Mapping[str, InputFile] = field(default_factory=dict)
+    corpus: CorpusPath | None = None
     k: int = 100
     metrics: RankingMetrics = field(default_factory=RankingMetrics)
     unindexed_gold: UnindexedGold = "error"
-    runs: str | None = None
-    scai_runs: str | None = None
-    per_question: str | None = None
+    runs: OutputDirectory | None = None
+    scai_runs: OutputDirectory | None = None
+    per_question: OutputFile | None = None
     comparison: CompareSystems | None = field(default_factory=CompareSystems)
     progress: bool = True
 
@@ -81,8 +83,6 @@ class EvaluateRewrites:
             raise ConfigError(f"rewrites: {twice[0]!r} is the name of a baseline; give another one")
         if not self.baselines and not self.rewrites:
             raise ConfigError("give baselines=[…] or rewrites.NAME=FILE: there is nothing to evaluate")
-        if self.unindexed_gold not in get_args(UnindexedGold):
-            raise ConfigError(f"unindexed_gold: expected error or count, got {self.unindexed_gold!r}")
         if self.k < self.metrics.deepest:
             raise ConfigError(f"k: expected at least {self.metrics.deepest}, the depth of a metric, got {self.k}")
         if self.comparison is not None:

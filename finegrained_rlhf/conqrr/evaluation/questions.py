@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import Seed, at_least
 from finegrained_rlhf.metrics.significance.paired import holm, paired_test
 from finegrained_rlhf.retrieval.runs import Run, in_trec_order
 from finegrained_rlhf.text.tables import markdown_table
@@ -18,7 +20,7 @@ Values = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class CompareSystems:
+class CompareSystems(Settings):
     """Which systems are tested against which, and how.
 
     Attributes:
@@ -30,12 +32,10 @@ class CompareSystems:
 
     against: str | None = None
     metrics: Sequence[str] = ("mrr",)
-    draws: int = 10_000
-    seed: int = 0
+    draws: Annotated[int, at_least(1)] = 10_000
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise ConfigError(f"comparison.draws: expected at least 1, got {self.draws}")
         if not self.metrics:
             raise ConfigError("comparison.metrics: expected at least one metric; comparison=null compares nothing")
 

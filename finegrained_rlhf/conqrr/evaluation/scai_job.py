@@ -8,14 +8,16 @@ from typing import Any
 
 from finegrained_rlhf.conqrr.evaluation.scai import read_scai_run, read_scai_truth, score_scai
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.text.tables import markdown_table
 
 
 @dataclass(frozen=True)
-class EvaluateScai:
+class EvaluateScai(Settings):
     """The shared task's scores of a `run.json`.
 
     Attributes:
@@ -26,9 +28,9 @@ class EvaluateScai:
         missing_truth: turns without truth count too, as wrong, as in QReCC's paper.
     """
 
-    data: str
-    predictions: str
-    output: str | None = None
+    data: InputFile
+    predictions: InputFile
+    output: OutputFile | None = None
     first_turns: bool = False
     missing_truth: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_rlhf.conqrr.few_shot.prompting import (
     FewShotConfig,
@@ -18,11 +18,13 @@ from finegrained_rlhf.conqrr.few_shot.writers import PromptWriter
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputFile, at_least
 
 
 @dataclass(frozen=True)
-class RewriteFewShot:
+class RewriteFewShot(Settings):
     """Rewrite questions by a language model that sees a few human rewrites in its prompt.
 
     Attributes:
@@ -36,18 +38,16 @@ class RewriteFewShot:
         max_new_tokens: longest answer.
     """
 
-    data: str | RewriteData
-    output: str
+    data: InputFile | RewriteData
+    output: OutputFile
     writer: PromptWriter
     demonstrations: str | RewriteData | None = None
     few_shot: FewShotConfig = field(default_factory=FewShotConfig)
-    max_new_tokens: int = 64
+    max_new_tokens: Annotated[int, at_least(1)] = 64
 
     def __post_init__(self) -> None:
         if self.demonstrations is None and self.few_shot.shots:
             raise ConfigError("demonstrations: expected a file of questions with rewrites, or few_shot.shots=0")
-        if self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens: expected at least 1, got {self.max_new_tokens}")
 
     def run(self) -> None:
         """Ask, read, write; say how many answers were empty or cut off.

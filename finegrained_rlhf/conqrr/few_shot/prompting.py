@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 
 INSTRUCTION = (
@@ -21,7 +24,7 @@ _QUOTES = {'"': '"', "'": "'", "“": "”", "«": "»", "`": "`"}
 
 
 @dataclass(frozen=True)
-class FewShotConfig:
+class FewShotConfig(Settings):
     """What stands in the prompt.
 
     Attributes:
@@ -31,15 +34,12 @@ class FewShotConfig:
         max_words: longest conversation in words, the last question not counted: whole turns are dropped, oldest first.
     """
 
-    shots: int = 4
-    seed: int = 0
+    shots: Annotated[int, at_least(0)] = 4
+    seed: Seed = 0
     instruction: str = INSTRUCTION
-    max_words: int = 300
+    max_words: Annotated[int, at_least(0)] = 300
 
     def __post_init__(self) -> None:
-        for name in ("shots", "max_words"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"few_shot.{name}: expected 0 or more, got {getattr(self, name)}")
         if not self.instruction.strip():
             raise ConfigError("few_shot.instruction: expected some text")
 

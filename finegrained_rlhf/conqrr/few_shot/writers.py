@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import ModelName, OutputFile, at_least
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
@@ -34,7 +35,7 @@ class PromptWriter(Protocol):
 
 
 @dataclass(frozen=True)
-class PolicyWriter:
+class PolicyWriter(Settings):
     """A language model in a directory, which decodes greedily.
 
     Attributes:
@@ -45,7 +46,7 @@ class PolicyWriter:
         processes: precision and CPU threads; one process.
     """
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     max_prompt_tokens: int = 2048
     batch_size: int = 16
     prompt: PromptConfig = field(default_factory=PromptConfig)
@@ -81,7 +82,7 @@ class PolicyWriter:
 
 
 @dataclass(frozen=True)
-class EndpointWriter:
+class EndpointWriter(Settings):
     """A language model behind an OpenAI-compatible endpoint; each prompt is one message of the user.
 
     Answers are kept: a second run asks nothing twice, and a run that was killed goes on.
@@ -96,13 +97,9 @@ class EndpointWriter:
 
     remote: RemoteConfig
     model: str
-    cache_file: str
-    temperature: float = 0.0
+    cache_file: OutputFile
+    temperature: Annotated[float, at_least(0)] = 0.0
     version: str = "1"
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ConfigError(f"writer.temperature: expected 0 or more, got {self.temperature}")
 
     def answers(self, prompts: Mapping[str, str], max_new_tokens: int) -> dict[str, WrittenRewrite]:
         """See `PromptWriter`.

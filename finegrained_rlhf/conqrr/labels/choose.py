@@ -9,14 +9,16 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tqdm import tqdm
 
 from finegrained_rlhf.conqrr.inputs import labelled_share
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.protocol import Retriever
@@ -30,7 +32,7 @@ NOTHING_SHARED = "no passage found shares a word with the answer"
 
 
 @dataclass(frozen=True)
-class LabelConfig:
+class LabelConfig(Settings):
     """How passages are labelled (thesis, section 4.2.2).
 
     Attributes:
@@ -45,20 +47,11 @@ class LabelConfig:
     """
 
     label_with: Literal["rewrite", "context"] = "rewrite"
-    label_share: float = 1.0
+    label_share: Annotated[float, at_least(0), at_most(1)] = 1.0
     gold: bool = False
-    depth: int = 100
-    hard_share: float = 0.5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.label_with not in ("rewrite", "context"):
-            raise ConfigError(f"label_with: expected rewrite or context, got {self.label_with!r}")
-        for name in ("label_share", "hard_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}: expected 0 to 1, got {getattr(self, name)}")
-        if self.depth < 1:
-            raise ConfigError(f"depth: expected at least 1, got {self.depth}")
+    depth: Annotated[int, at_least(1)] = 100
+    hard_share: Annotated[float, at_least(0), at_most(1)] = 0.5
+    seed: Seed = 0
 
     def queries(self, examples: Sequence[RewriteExample]) -> list[str]:
         """What each question is searched with."""

@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Annotated
 
 from finegrained_rlhf.conqrr.labels.files import read_labels
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputFile, at_least, harmless
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
@@ -26,7 +28,7 @@ from finegrained_rlhf.training.dpr.records import passage_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeQuestionDprData:
+class MakeQuestionDprData(Settings):
     """Write records for a dense retriever; the job of `finegrained make-question-dpr-data`.
 
     A record has the query that the trained retriever is to be asked with, word for word as
@@ -47,23 +49,16 @@ class MakeQuestionDprData:
         retriever: settings that the index must have been built with; by default those that it has.
     """
 
-    data: str | RewriteData
-    index: str
-    corpus: str
-    output: str
-    labels: str | None = None
+    data: InputFile | RewriteData
+    index: IndexPath
+    corpus: CorpusPath
+    output: OutputFile
+    labels: InputFile | None = None
     query: QueryKind = "context"
-    rewrites: str | None = None
-    negatives: int = 30
-    batch_size: int = 64
+    rewrites: InputFile | None = None
+    negatives: Annotated[int, at_least(1)] = 30
+    batch_size: Annotated[int, at_least(1), harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-
-    def __post_init__(self) -> None:
-        if self.query not in get_args(QueryKind):
-            raise ConfigError(f"query: expected one of {', '.join(get_args(QueryKind))}, got {self.query!r}")
-        for name in ("negatives", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def run(self) -> int:
         """Search, look up, write, print one line; returns how many records there are.

@@ -13,7 +13,9 @@ from finegrained_rlhf.conqrr.labels.choose import LabelConfig, Labelling, label_
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import PassageLabel
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, read_jsonl, sha256_of, write_json, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputDirectory, OutputFile
 from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.corpus import Corpus
@@ -25,7 +27,7 @@ _VERSION = 1  # of the labelling; a change of what it gives makes old caches voi
 
 
 @dataclass(frozen=True)
-class LabelPassages:
+class LabelPassages(Settings):
     """A job: labels for a file of questions, from the cache where they were made before.
 
     Attributes:
@@ -39,11 +41,11 @@ class LabelPassages:
         progress: show bars.
     """
 
-    data: str | RewriteData
-    corpus: str
-    index: str
-    cache: str
-    output: str | None = None
+    data: InputFile | RewriteData
+    corpus: CorpusPath
+    index: IndexPath
+    cache: OutputDirectory
+    output: OutputFile | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
     labelling: LabelConfig = field(default_factory=LabelConfig)
     progress: bool = True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from finegrained_rlhf.conqrr.readers.base import RewriteReading
-from finegrained_rlhf.conqrr.readers.canard import PARTS, CanardPart, UnknownAnswers, read_canard
+from finegrained_rlhf.conqrr.readers.canard import CanardPart, UnknownAnswers, read_canard
 from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl
 from finegrained_rlhf.conqrr.readers.qrecc import read_qrecc
 from finegrained_rlhf.conqrr.readers.topiocqa import read_topiocqa
@@ -15,6 +15,8 @@ from finegrained_rlhf.conqrr.readers.trec.cast import read_cast
 from finegrained_rlhf.conqrr.readers.trec.cast22 import read_cast22
 from finegrained_rlhf.conqrr.readers.trec.ikat import read_ikat
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, at_least
 
 Format = Literal["jsonl", "qrecc", "canard", "cast", "cast22", "ikat", "topiocqa"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -31,7 +33,7 @@ _FORMATS_OF = {
 
 
 @dataclass(frozen=True)
-class RewriteData:
+class RewriteData(Settings):
     """Where questions in dialogues come from.
 
     Attributes:
@@ -45,23 +47,15 @@ class RewriteData:
         part: `canard` only: all, train, dev or test; a tenth of the dialogues is dev, two tenths are test.
     """
 
-    path: str
+    path: InputFile
     format: Format = "jsonl"
-    rewrites: str | None = None
-    qrels: str | None = None
-    min_relevance: int = 1
+    rewrites: InputFile | None = None
+    qrels: InputFile | None = None
+    min_relevance: Annotated[int, at_least(1)] = 1
     unknown: UnknownAnswers = "keep"
     part: CanardPart = "all"
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
-        if self.unknown not in ("keep", "drop"):
-            raise ConfigError(f"unknown must be keep or drop, got {self.unknown!r}")
-        if self.part not in PARTS:
-            raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {self.part!r}")
-        if self.min_relevance < 1:
-            raise ConfigError(f"min_relevance: expected at least 1, got {self.min_relevance}")
         for name, owners in _FORMATS_OF.items():
             if self.format not in owners and getattr(self, name) != getattr(type(self), name):
                 of = " or ".join(map(repr, owners))

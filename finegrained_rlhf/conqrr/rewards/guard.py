@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from finegrained_rlhf.conqrr.rewards.base import RewardInputs, RewriteReward, RewriteRewardConfig
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters
 
 
 @dataclass(frozen=True)
-class GuardedReward:
+class GuardedReward(Settings):
     """Another reward, less λ · (share of repeated word pairs), less μ · (words above a limit). See `guard_penalty`.
 
     Attributes:
@@ -26,16 +28,9 @@ class GuardedReward:
     """
 
     reward: RewriteRewardConfig
-    repetition: float = 0.5
-    longest: int | None = None
-    word: float = 0.05
-
-    def __post_init__(self) -> None:
-        for name in ("repetition", "word"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"rewrite_reward.{name}: expected at least 0, got {getattr(self, name)}")
-        if self.longest is not None and self.longest < 1:
-            raise ConfigError(f"rewrite_reward.longest: expected at least 1, got {self.longest}")
+    repetition: Annotated[float, at_least(0)] = 0.5
+    longest: Annotated[int | None, at_least(1)] = None
+    word: Annotated[float, at_least(0)] = 0.05
 
     @property
     def needs_labels(self) -> bool:

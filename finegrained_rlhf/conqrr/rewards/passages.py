@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Annotated, ClassVar, get_args
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from finegrained_rlhf.conqrr.records import PassageLabel
 from finegrained_rlhf.conqrr.rewards.base import RewardInputs, label_of
 from finegrained_rlhf.conqrr.rewards.ranks import RankShape, pool_ranks, rank_values
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.retrieval.protocol import Hit, PoolScorer, Retriever
 
@@ -28,7 +30,7 @@ def _retriever(inputs: RewardInputs) -> Retriever:
 
 
 @dataclass(frozen=True)
-class PassageRank:
+class PassageRank(Settings):
     """Rewards by the rank of the labelled passage in the step's pool (`PoolReward`).
 
     Attributes:
@@ -52,7 +54,7 @@ class PassageRank:
 
 
 @dataclass(frozen=True)
-class RetrievedRank:
+class RetrievedRank(Settings):
     """Rewards by the rank of the labelled passage among what a search of the whole index finds (`SearchReward`).
 
     Attributes:
@@ -63,12 +65,10 @@ class RetrievedRank:
     needs_labels: ClassVar[bool] = True
 
     shape: RankShape = "reciprocal_rank"
-    depth: int = 100
+    depth: Annotated[int, at_least(1)] = 100
 
     def __post_init__(self) -> None:
         _check_shape(self.shape)
-        if self.depth < 1:
-            raise ConfigError(f"rewrite_reward.depth: expected at least 1, got {self.depth}")
 
     def build(self, inputs: RewardInputs) -> SearchReward:
         """See `RewriteRewardConfig`.
@@ -140,11 +140,11 @@ class SearchReward:
         queries = list(dict.fromkeys(text for text in texts if text.strip()))
         hits = dict(zip(queries, self.retriever.search(queries, self.depth) if queries else [], strict=True))
         positives = [label_of(self.labels, prompt).positive for prompt in prompts]
-        ranks = [found_rank(hits.get(text, ()), one) for text, one in zip(texts, positives, strict=True)]
+        ranks = [hit_rank(hits.get(text, ()), one) for text, one in zip(texts, positives, strict=True)]
         return rank_values(np.array(ranks, dtype=np.float64), self.shape).tolist()
 
 
-def found_rank(hits: Sequence[Hit], positive: str) -> float:
+def hit_rank(hits: Sequence[Hit], positive: str) -> float:
     """The rank of a passage among hits, ties counted against it; infinite where it is not among them."""
     own = next((hit.score for hit in hits if hit.id == positive), None)
     return float("inf") if own is None else float(sum(hit.score >= own for hit in hits))

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewards.passages import found_rank
+from finegrained_rlhf.conqrr.rewards.passages import hit_rank
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import Seed, at_least
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 
@@ -18,7 +21,7 @@ _SEARCHED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class BestOfRank:
+class BestOfRank(Settings):
     """How rewrites are drawn, and how deep their gold passages are looked for.
 
     Attributes:
@@ -34,12 +37,10 @@ class BestOfRank:
     temperature: float = 1.0
     top_k: int = 20
     top_p: float = 1.0
-    seed: int = 0
-    depth: int = 100
+    seed: Seed = 0
+    depth: Annotated[int, at_least(1)] = 100
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise ConfigError(f"by_rank.depth: expected at least 1, got {self.depth}")
         try:
             self.decoding()
         except ValueError as error:
@@ -76,6 +77,6 @@ def best_by_rank(
         hits.update(zip(batch, retriever.search(batch, depth), strict=True))
     best = []
     for example, group in zip(examples, judged, strict=True):
-        ranks = [min(found_rank(hits.get(text, ()), gold) for gold in example.gold) for text in group]
+        ranks = [min(hit_rank(hits.get(text, ()), gold) for gold in example.gold) for text in group]
         best.append(ranks.index(min(ranks)) if ranks else 0)
     return best

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, MAX_REWRITE_TOKENS
 from finegrained_rlhf.conqrr.templates import RewriteTemplate
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 
 
 @dataclass(frozen=True)
-class RewritingConfig:
+class RewritingConfig(Settings):
     """How rewrites are decoded.
 
     Attributes:
@@ -24,17 +27,14 @@ class RewritingConfig:
             the dialogue alone where its checkpoint does not say.
     """
 
-    beams: int = 1
+    beams: Annotated[int, at_least(1)] = 1
     alpha: float = 0.0
     max_input_tokens: int = MAX_INPUT_TOKENS
-    max_new_tokens: int = MAX_REWRITE_TOKENS
-    batch_size: int = 64
+    max_new_tokens: Annotated[int, at_least(1)] = MAX_REWRITE_TOKENS
+    batch_size: Annotated[int, at_least(1)] = 64
     template: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("beams", "max_new_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.template is not None:
             RewriteTemplate(self.template)
         if self.alpha and self.beams == 1:

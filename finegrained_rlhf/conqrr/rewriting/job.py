@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from finegrained_rlhf.conqrr.readers.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, ModelName, OutputFile, at_least
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
@@ -17,7 +19,7 @@ from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class Rewrite(Settings):
     """Rewrite questions in dialogues so that they stand alone, and perhaps search with the rewrites.
 
     Attributes:
@@ -39,18 +41,18 @@ class Rewrite:
         processes: precision and CPU threads.
     """
 
-    checkpoint: ModelPath
-    input: str | RewriteData | None = None
+    checkpoint: ModelName
+    input: InputFile | RewriteData | None = None
     format: Format = "jsonl"
     turns: Sequence[str] = ()
-    output: str = STANDARD_OUTPUT
+    output: OutputFile = STANDARD_OUTPUT
     rewriting: RewritingConfig = field(default_factory=RewritingConfig)
-    match: str | None = None
+    match: InputFile | None = None
     by_rank: BestOfRank | None = None
-    index: str | None = None
+    index: IndexPath | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    corpus: str | None = None
-    k: int = 10
+    corpus: CorpusPath | None = None
+    k: Annotated[int, at_least(1)] = 10
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
@@ -58,8 +60,6 @@ class Rewrite:
             raise ConfigError("input: expected either input or turns")
         if self.format not in FORMATS or (self.format != "jsonl" and not isinstance(self.input, str)):
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, of a file input; got {self.format!r}")
-        if self.k < 1:
-            raise ConfigError(f"k: expected at least 1, got {self.k}")
         if self.corpus is not None and self.index is None:
             raise ConfigError("corpus: expected an index too")
         if self.by_rank is not None and (self.index is None or self.rewriting.beams > 1):

@@ -6,7 +6,7 @@ T5QR is α = 0, CONQRR (mix) 0 < α < 1, CONQRR (RL) α = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, labelled_share
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
@@ -15,6 +15,7 @@ from finegrained_rlhf.conqrr.rewards.passages import PassageRank
 from finegrained_rlhf.conqrr.templates import RewriteTemplate
 from finegrained_rlhf.conqrr.training.validation import SelectBy
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import IndexPath, InputFile, at_least, harmless
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
@@ -63,38 +64,32 @@ class TrainConqrr(TrainingRun["SelfCriticalTrainer"]):
         samples_every: training steps between files of scored rewrites; None writes none.
     """
 
-    data: str | RewriteData
+    data: InputFile | RewriteData
     policy: PolicyConfig
     optimizer: AnyOptimizerConfig
     training: SelfCriticalConfig
-    total_steps: int = field()
+    total_steps: Annotated[int, at_least(1), harmless] = field()
     rewrite_reward: RewriteRewardConfig = field(default_factory=PassageRank)
-    labels: str | None = None
-    index: str | None = None
+    labels: InputFile | None = None
+    index: IndexPath | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    validation_data: str | RewriteData | None = None
+    validation_data: InputFile | RewriteData | None = None
     validation_share: float = 0.0
-    validation_labels: str | None = None
-    validation_examples: int | None = None
-    validation_pool: int = 64
+    validation_labels: InputFile | None = None
+    validation_examples: Annotated[int | None, at_least(1)] = None
+    validation_pool: Annotated[int, at_least(1)] = 64
     select_by: SelectBy | Literal["auto"] = "auto"
     label_share: float = 1.0
     label_seed: int = 0
     shuffled_rewards: bool = False
     template: str | None = None
     max_input_tokens: int = MAX_INPUT_TOKENS
-    validate_every: int | None = 500
-    checkpoint_every: int | None = 500
-    samples_every: int | None = 500
+    validate_every: Annotated[int | None, at_least(1), harmless] = 500
+    checkpoint_every: Annotated[int | None, at_least(1), harmless] = 500
+    samples_every: Annotated[int | None, at_least(1), harmless] = 500
 
     def __post_init__(self) -> None:
         self.policy.check_frozen(self.processes.precision, reference=self.training.kl.beta > 0)
-        if self.select_by not in ("auto", "rouge1", "accuracy"):
-            raise ConfigError(f"select_by: expected auto, rouge1 or accuracy, got {self.select_by!r}")
-        for name in ("validation_pool", "validation_examples", "samples_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
         if not 0 <= self.validation_share < 1 or (self.validation_share and self.validation_data is not None):
             raise ConfigError("validation_share: expected 0 <= share < 1, and 0 where validation_data is given")
         if self.training.alpha > 0 and self.labels is None and self.rewrite_reward.needs_labels:

@@ -15,7 +15,7 @@ from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.rewards.base import RewardInputs, ShuffledReward
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward
-from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate, template_for_training
+from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_training
 from finegrained_rlhf.conqrr.training.job import TrainConqrr
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -25,7 +25,6 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.retrieval.protocol import PoolScorer
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.self_critical.rows import Imitation, useful
@@ -43,7 +42,6 @@ def new_trainer(job: TrainConqrr, processes: Processes, run: RunDirectory) -> Se
     """
     policy = job.policy.load(processes.device)
     template = template_for_training(policy, job.template)
-    _refuse_new_template(job, template, run)
     labels, retriever = _labels(job), None
     if job.index is not None:
         retriever = job.retriever.open(Path(job.index))
@@ -71,17 +69,6 @@ def new_trainer(job: TrainConqrr, processes: Processes, run: RunDirectory) -> Se
         seed=job.seed,
         samples_every=job.samples_every,
     )
-
-
-def _refuse_new_template(job: TrainConqrr, template: RewriteTemplate, run: RunDirectory) -> None:
-    """Version 0.1 had no templates: the policies of its runs read the dialogue alone."""
-    begun = run.config_path.is_file() and bool(CheckpointStore(run.checkpoints, 1).steps())
-    goes_on = begun and job.resume == "auto" and job.resume_changed == "refuse"
-    if goes_on and template != BARE and "template" not in run.read_config():
-        raise ConfigError(
-            f"the run in {run.path} was begun by version 0.1, whose policies read the dialogue alone: give "
-            f"\"template='{BARE.text}'\", or go on with {template.text!r} by resume_changed=allow"
-        )
 
 
 def _labels(job: TrainConqrr) -> dict[str, PassageLabel]:

@@ -14,10 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.fields import DataName, ModelName
-
-ModelPath = ModelName
-DataPath = DataName
 
 HubKind = Literal["model", "dataset"]
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath, ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import DataName, InputFile, ModelName, OutputFile, Seed, at_least, harmless
 from finegrained_rlhf.core.records import Sample
-from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.plain_text import TooLong
 
 Protocol = Literal["thesis", "literature"]
 """How many continuations are drawn, and how long: 4 of 48 tokens (thesis, section 6.3), or 25 of 20 tokens, with which
@@ -23,7 +24,7 @@ PROTOCOLS: Mapping[Protocol, tuple[int, int]] = {"thesis": (4, 48), "literature"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateDetox:
+class EvaluateDetox(Settings):
     """Measure how toxic, fluent and varied a policy's continuations are, or those of a file.
 
     Attributes:
@@ -55,25 +56,25 @@ class EvaluateDetox:
 
     every_process: ClassVar[bool] = True
 
-    data: DataPath
-    output: str
-    checkpoint: ModelPath | None = None
-    outputs: str | None = None
+    data: DataName
+    output: OutputFile
+    checkpoint: ModelName | None = None
+    outputs: InputFile | None = None
     scorers: Mapping[str, TextScorer] = field(default_factory=dict)
-    judge_model: ModelPath | None = None
+    judge_model: ModelName | None = None
     oracle: ResponseMonitor | None = None
     protocol: Protocol = "thesis"
-    samples: int | None = None
-    max_new_tokens: int | None = None
+    samples: Annotated[int | None, at_least(1)] = None
+    max_new_tokens: Annotated[int | None, at_least(1)] = None
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 0.9
     mixer: LogitsMixer | None = None
-    best_of: int = 1
+    best_of: Annotated[int, at_least(1)] = 1
     chosen_by: str | None = None
-    limit: int | None = None
-    batch_size: int = 16
-    seed: int = 0
+    limit: Annotated[int | None, at_least(1)] = None
+    batch_size: Annotated[int, harmless] = 16
+    seed: Seed = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
     prompt: PromptConfig = PromptConfig()
@@ -83,12 +84,6 @@ class EvaluateDetox:
         check_mixer(self.mixer)
         if (self.checkpoint is None) == (self.outputs is None):
             raise ConfigError("name what to evaluate: checkpoint=RUN or outputs=FILE, one of them")
-        if self.protocol not in get_args(Protocol):
-            raise ConfigError(f"protocol: expected {' or '.join(get_args(Protocol))}, got {self.protocol!r}")
-        for name in ("samples", "max_new_tokens", "limit", "best_of"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
         for name, scorer in self.scorers.items():
             if not isinstance(scorer, TextScorer):
                 raise ConfigError(f"scorers.{name}: {type(scorer).__name__} is no scorer of texts (score_texts)")

@@ -9,7 +9,7 @@ import torch
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
 from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.families.causal import check_positions
@@ -51,7 +51,7 @@ class JudgeModel:
         ModelError: it cannot be read, or is an encoder-decoder.
     """
 
-    def __init__(self, path: ModelPath, device: torch.device | str = "cpu", batch_size: int = 32) -> None:
+    def __init__(self, path: ModelName, device: torch.device | str = "cpu", batch_size: int = 32) -> None:
         policy = open_policy(path)
         if not isinstance(policy, CausalPolicy):
             raise ModelError(f"{path}: expected a decoder-only judge, got an encoder-decoder")

@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
-from finegrained_rlhf.text.tables import PrintFormat, check_print_format
+from finegrained_rlhf.text.tables import PrintFormat
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def count_prompts(rows: Sequence[ContinuationPrompt]) -> PromptCounts:
 
 
 @dataclass(frozen=True)
-class InspectPrompts:
+class InspectPrompts(Settings):
     """The job of `finegrained inspect-prompts`.
 
     Attributes:
@@ -57,11 +59,8 @@ class InspectPrompts:
         format: `table`, or `json` for one JSON document.
     """
 
-    data: str
+    data: InputFile
     format: PrintFormat = "table"
-
-    def __post_init__(self) -> None:
-        check_print_format(self.format)
 
     def run(self) -> PromptCounts:
         """Read the file, count, print."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
 from finegrained_rlhf.dialki.model.config import DialkiConfig
 
 
 @dataclass(frozen=True)
-class WindowConfig:
+class WindowConfig(Settings):
     """How a document is cut, and how an answer is chosen from its windows.
 
     Attributes:
@@ -23,14 +25,10 @@ class WindowConfig:
             a dialogue's knowledge may be none (`no_passages_used` is among its passages).
     """
 
-    stride: int = 128
-    max_answer: int = 50
-    n_best: int = 20
+    stride: Annotated[int, at_least(1)] = 128
+    max_answer: Annotated[int, at_least(1)] = 50
+    n_best: Annotated[int, at_least(1)] = 20
     no_answer: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.stride, self.max_answer, self.n_best) < 1:
-            raise ConfigError(f"windows: expected stride, max_answer and n_best of at least 1, got {self}")
 
     def check(self, inputs: InputConfig) -> None:
         """Raise ConfigError where the longest history leaves windows that are shorter than the stride."""

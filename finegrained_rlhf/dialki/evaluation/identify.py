@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task, shared_task_row
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -80,7 +81,7 @@ def spoken_dialogue(
 
 
 @dataclass(frozen=True)
-class IdentifyKnowledge:
+class IdentifyKnowledge(Settings):
     """Find the knowledge that the next agent turn of dialogues rests on, as JSON lines.
 
     Attributes:
@@ -102,23 +103,21 @@ class IdentifyKnowledge:
         processes: precision and CPU threads.
     """
 
-    checkpoint: ModelPath
-    input: str | None = None
-    output: str = STANDARD_OUTPUT
+    checkpoint: ModelName
+    input: InputFile | None = None
+    output: OutputFile = STANDARD_OUTPUT
     turns: Sequence[str] = ()
-    document: str | None = None
+    document: InputFile | None = None
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     part: Dstc11Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
-    shared_task: str | None = None
-    ensemble: Sequence[ModelPath] = ()
-    batch_size: int = 16
+    shared_task: OutputFile | None = None
+    ensemble: Sequence[ModelName] = ()
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
         if self.input is not None and (self.turns or self.document is not None):
             raise ConfigError("input: expected either input, or turns and document")
         require_shared_task(self.shared_task, self.format)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, OutputFile, at_least, harmless
 from finegrained_rlhf.dialki.evaluation.errors import check_errors_file
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task
 from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges
@@ -18,7 +19,7 @@ from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 @dataclass(frozen=True)
-class EvaluateDialki:
+class EvaluateDialki(Settings):
     """Measure a trained model: exact match, F1 and passage accuracy by group, and how near turns are to the input.
 
     Attributes:
@@ -51,31 +52,29 @@ class EvaluateDialki:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
-    data: str
-    output_dir: str
+    checkpoint: ModelName
+    data: InputFile
+    output_dir: OutputDirectory
     format: Format = "jsonl"
-    documents: str | None = None
-    seen_in: str | None = None
+    documents: InputFile | None = None
+    seen_in: InputFile | None = None
     unseen: bool | None = None
     part: Dstc11Part = "all"
-    limit: int | None = None
-    turns: int = 4
+    limit: Annotated[int | None, at_least(1)] = None
+    turns: Annotated[int, at_least(1)] = 4
     score_by: ScoreBy | None = None
     context_edges: tuple[int, int] = CONTEXT_EDGES
     document_edges: tuple[int, int] | None = None
     plots: bool = True
-    shared_task: str | None = None
-    ensemble: Sequence[ModelPath] = ()
-    errors: str | None = None
+    shared_task: OutputFile | None = None
+    ensemble: Sequence[ModelName] = ()
+    errors: OutputFile | None = None
     error_sample: int = 50
     error_seed: int = 0
-    batch_size: int = 16
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
-        if min(self.batch_size, self.turns, 1 if self.limit is None else self.limit) < 1:
-            raise ConfigError(f"batch_size, turns and limit: expected at least 1, got {self}")
         for name in ("context_edges", "document_edges"):
             edges = getattr(self, name)
             if edges is not None:

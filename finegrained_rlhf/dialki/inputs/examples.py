@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.dialki.inputs.passage_tokens import Ids, PassageTokens
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.inputs.text_reader import TextReader
@@ -27,7 +28,7 @@ _CACHED = 1 << 16
 
 
 @dataclass(frozen=True)
-class InputConfig:
+class InputConfig(Settings):
     """How an input is cut.
 
     Attributes:

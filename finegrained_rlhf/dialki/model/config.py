@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, at_most, below
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
-from finegrained_rlhf.dialki.inputs.units import Units, check_units
+from finegrained_rlhf.dialki.inputs.units import Units
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.records import GoldEntries
 
 
 @dataclass(frozen=True)
-class DialkiConfig:
+class DialkiConfig(Settings):
     """What a DIALKI is, beside its weights.
 
     Attributes:
@@ -38,20 +40,15 @@ class DialkiConfig:
     inputs: InputConfig = field(default_factory=InputConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     contextualize: bool = True
-    user_turns: int = 2
-    dropout: float = 0.1
+    user_turns: Annotated[int, at_least(1)] = 2
+    dropout: Annotated[float, at_least(0), below(1)] = 0.1
     parity: bool = False
     threshold: float | None = None
     units: Units = "passages"
 
     def __post_init__(self) -> None:
-        if self.user_turns < 1 or not 0 <= self.dropout < 1:
-            raise ConfigError(
-                f"dialki: expected user_turns >= 1 and 0 <= dropout < 1, got {self.user_turns} and {self.dropout}"
-            )
         if self.threshold is not None and self.search.select_by != "logits" and not 0 <= self.threshold <= 1:
             raise ConfigError(f"dialki.threshold: expected null or a probability, got {self.threshold}")
-        check_units(self.units)
 
     @property
     def system(self) -> str:
@@ -65,7 +62,7 @@ class DialkiConfig:
 
 
 @dataclass(frozen=True)
-class NoiseConfig:
+class NoiseConfig(Settings):
     """How the word embeddings are disturbed.
 
     Attributes:
@@ -74,17 +71,13 @@ class NoiseConfig:
         step: norm of the ascent step, as a share of the radius.
     """
 
-    radius: float = 1.0
-    start: float = 0.1
-    step: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.radius <= 0 or not 0 < self.start <= 1 or self.step <= 0:
-            raise ConfigError(f"noise: expected radius > 0, 0 < start <= 1 and step > 0, got {self}")
+    radius: Annotated[float, above(0)] = 1.0
+    start: Annotated[float, above(0), at_most(1)] = 0.1
+    step: Annotated[float, above(0)] = 1.0
 
 
 @dataclass(frozen=True)
-class LossConfig:
+class LossConfig(Settings):
     """What is minimised. A weight of 0 switches a loss off, and nothing of it is computed.
 
     Attributes:
@@ -96,13 +89,7 @@ class LossConfig:
         noise: how it disturbs the word embeddings.
     """
 
-    history: float = 1.0
-    adversarial: float = 5.0
+    history: Annotated[float, at_least(0)] = 1.0
+    adversarial: Annotated[float, at_least(0)] = 5.0
     gold: GoldEntries = "one"
     noise: NoiseConfig = field(default_factory=NoiseConfig)
-
-    def __post_init__(self) -> None:
-        if self.gold not in get_args(GoldEntries):
-            raise ConfigError(f"losses.gold: expected one of {', '.join(get_args(GoldEntries))}, got {self.gold!r}")
-        if self.history < 0 or self.adversarial < 0:
-            raise ConfigError(f"losses: expected weights of at least 0, got {self.history} and {self.adversarial}")

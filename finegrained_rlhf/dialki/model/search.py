@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 
 ScoreBy = Literal["probabilities", "logits", "joint"]
 """`joint` chooses passage and spans together; the others choose the best passage first."""
@@ -16,14 +17,8 @@ SelectBy = Literal["probabilities", "logits", "sigmoid"]
 """What γ is compared with: a passage's probability among those searched, its logit, or σ of its logit."""
 
 
-def check_select_by(value: str, key: str) -> None:
-    """Raise ConfigError, naming the key, for what is none of them."""
-    if value not in get_args(SelectBy):
-        raise ConfigError(f"{key}: expected one of {', '.join(get_args(SelectBy))}, got {value!r}")
-
-
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(Settings):
     """How an answer is chosen.
 
     Attributes:
@@ -35,18 +30,11 @@ class SearchConfig:
         select_by: what must exceed γ for a passage to be one of them.
     """
 
-    max_spans: int = 5
+    max_spans: Annotated[int, at_least(1)] = 5
     score_by: ScoreBy = "probabilities"
-    max_passages: int = 20
-    most: int = 4
+    max_passages: Annotated[int, at_least(1)] = 20
+    most: Annotated[int, at_least(1)] = 4
     select_by: SelectBy = "probabilities"
-
-    def __post_init__(self) -> None:
-        if min(self.max_spans, self.max_passages, self.most) < 1:
-            raise ConfigError(f"search: expected max_spans, max_passages and most of at least 1, got {self}")
-        if self.score_by not in get_args(ScoreBy):
-            raise ConfigError(f"search.score_by: expected one of {', '.join(get_args(ScoreBy))}, got {self.score_by!r}")
-        check_select_by(self.select_by, "search.select_by")
 
 
 def passages_above(

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, at_least, harmless
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -34,7 +35,7 @@ REPORT = "response_data.json"
 
 
 @dataclass(frozen=True)
-class MakeResponseData:
+class MakeResponseData(Settings):
     """Write prompts with their responses for a generator to learn.
 
     A dialogue without a response is skipped, and one without gold where the input needs it and no DIALKI finds it; both
@@ -59,22 +60,20 @@ class MakeResponseData:
 
     every_process: ClassVar[bool] = True
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
     knowledge: KnowledgeInput = "span"
-    dialki: ModelPath | None = None
+    dialki: ModelName | None = None
     max_turns: int | None = None
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     part: Dstc11Part = "all"
     validation_part: Dstc11Part = "all"
-    batch_size: int = 16
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
         ResponseInput(self.knowledge, self.max_turns)
         self._sources()
 
@@ -141,7 +140,7 @@ class MakeResponseData:
         answers = None if finder is None else find_knowledge(finder, kept, processes)
         places = places_of(kept, answers)
         records = [layout.record(example, known) for example, known in zip(kept, places, strict=True)]
-        return records, {"prompts": len(kept), **dict(sorted(skipped.items())), **found_scores(kept, answers)}
+        return records, {"prompts": len(kept), **dict(sorted(skipped.items())), **knowledge_scores(kept, answers)}
 
 
 def find_knowledge(
@@ -167,7 +166,7 @@ def places_of(examples: Sequence[DialogueExample], answers: Sequence[Found] | No
     return [(answer.knowledge,) for answer in answers]
 
 
-def found_scores(examples: Sequence[DialogueExample], answers: Sequence[Found] | None) -> dict[str, float]:
+def knowledge_scores(examples: Sequence[DialogueExample], answers: Sequence[Found] | None) -> dict[str, float]:
     """How well knowledge was found, and in how much of the documents.
 
     `knowledge_exact_match`, `knowledge_f1` and `knowledge_passage_accuracy` of the labelled dialogues, if any;

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed, at_least, harmless
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import Format
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput
 from finegrained_rlhf.inference.config import DecodingConfig
-from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
 from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 
 @dataclass(frozen=True)
-class GenerateResponses:
+class GenerateResponses(Settings):
     """Answer dialogues with a trained generator, and score the answers where the dialogues hold responses.
 
     Attributes:
@@ -51,31 +52,29 @@ class GenerateResponses:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     knowledge: KnowledgeInput = "span"
-    dialki: ModelPath | None = None
-    input: str | None = None
-    output: str = STANDARD_OUTPUT
+    dialki: ModelName | None = None
+    input: InputFile | None = None
+    output: OutputFile = STANDARD_OUTPUT
     turns: Sequence[str] = ()
-    document: str | None = None
+    document: InputFile | None = None
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     keep_unlabelled: bool = False
     part: Dstc11Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
     max_turns: int | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    seed: int = 0
+    seed: Seed = 0
     max_new_tokens: int = 200
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
-    batch_size: int = 16
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
         ResponseInput(self.knowledge, self.max_turns)
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
         if self.decoding.n != 1:
             raise ConfigError(f"one response a dialogue is written: leave decoding.n at 1, got {self.decoding.n}")
         if self.input is not None and (self.turns or self.document is not None):

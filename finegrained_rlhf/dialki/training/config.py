@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, harmless
 
 
 @dataclass(frozen=True)
-class DialkiBatchConfig:
+class DialkiBatchConfig(Settings):
     """How many dialogues and passages are taken at a time.
 
     Attributes:
@@ -20,13 +22,8 @@ class DialkiBatchConfig:
         group_size: most inputs (passages) that go through the encoder together; they are sorted by length before.
     """
 
-    batch_size: int = 4
-    micro_batch_size: int | None = None
-    passages: int = 8
-    eval_batch_size: int = 16
-    group_size: int = 64
-
-    def __post_init__(self) -> None:
-        sizes = (self.batch_size, self.passages, self.eval_batch_size, self.group_size, self.micro_batch_size or 1)
-        if min(sizes) < 1:
-            raise ConfigError(f"batches: sizes must be at least 1, got {self}")
+    batch_size: Annotated[int, at_least(1)] = 4
+    micro_batch_size: Annotated[int | None, at_least(1), harmless] = None
+    passages: Annotated[int, at_least(1)] = 8
+    eval_batch_size: Annotated[int, at_least(1), harmless] = 16
+    group_size: Annotated[int, at_least(1), harmless] = 64

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels, check_history_labels
+from finegrained_rlhf.core.markers import InputFile, ModelName, above, at_least, below, harmless
+from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
@@ -51,30 +51,23 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
-    model: ModelPath
+    data: InputFile
+    model: ModelName
     optimizer: OptimizerConfig
     format: Format = "jsonl"
-    documents: str | None = None
+    documents: InputFile | None = None
     part: Dstc11Part = "all"
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     validation_part: Dstc11Part = "all"
-    validation_examples: int | None = None
+    validation_examples: Annotated[int | None, at_least(1)] = None
     dialki: DialkiConfig = field(default_factory=DialkiConfig)
     losses: LossConfig = field(default_factory=LossConfig)
     history_labels: HistoryLabels = "all"
     batches: DialkiBatchConfig = field(default_factory=DialkiBatchConfig)
-    epochs: float = 20
-    dropout: float | None = None
+    epochs: Annotated[float, above(0), harmless] = 20
+    dropout: Annotated[float | None, at_least(0), below(1)] = None
 
     def __post_init__(self) -> None:
-        check_history_labels(self.history_labels)
-        if self.epochs <= 0:
-            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
-        if self.validation_examples is not None and self.validation_examples < 1:
-            raise ConfigError(f"validation_examples: expected null or at least 1, got {self.validation_examples}")
         if self.dialki.parity:
             raise ConfigError("dialki.parity: a model is trained with masked logits; parity compares trained weights")
         if self.dialki.next_loss_only and (self.losses.history or self.losses.adversarial):

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
 
 STANDARD_INPUT = "-"
 """The `input` that means standard input."""
 
 
-def read_inputs(source: DataPath | Path) -> list[PromptInput]:
+def read_inputs(source: DataName | Path) -> list[PromptInput]:
     """Prompts, in order.
 
     Args:

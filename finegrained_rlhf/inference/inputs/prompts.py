@@ -6,23 +6,21 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.conversations import USER, Message
 from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
 from finegrained_rlhf.inference.inputs.fusion import fused_prompts
 from finegrained_rlhf.text.chat import ChatFormat, PromptConfig
-from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.text.plain_text import TooLong, plain_token_ids
 
 if TYPE_CHECKING:
     from finegrained_rlhf.models.policy import Policy
 
 logger = logging.getLogger(__name__)
-
-TooLong = Literal["truncate", "refuse"]
 
 
 def _check_limit(max_tokens: int, too_long: str) -> None:
@@ -173,7 +171,7 @@ def _encode_talk(
 
 
 def read_prompts(
-    path: DataPath | Path,
+    path: DataName | Path,
     tokenizer: Any,
     max_tokens: int,
     too_long: TooLong = "truncate",
@@ -192,7 +190,7 @@ def read_prompts(
 
 
 def prompts_for(
-    policy: Policy, source: DataPath | Sequence[PromptInput], max_tokens: int, too_long: TooLong, prompt: PromptConfig
+    policy: Policy, source: DataName | Sequence[PromptInput], max_tokens: int, too_long: TooLong, prompt: PromptConfig
 ) -> list[Prompt]:
     """Prompts as this policy reads them; what it was trained with counts where the settings leave it open.
 

@@ -13,6 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import InscitReading
 from finegrained_rlhf.inscit.data.records import (
@@ -24,7 +26,7 @@ from finegrained_rlhf.inscit.data.records import (
     turns_of,
 )
 from finegrained_rlhf.text.segmentation import english_tokens
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 LONG_PASSAGE = 384
 """Tokens above which a gold passage counts as long: what one input of the readers holds."""
@@ -157,7 +159,7 @@ def _earlier(turns: Sequence[InscitTurn]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class InspectInscit:
+class InspectInscit(Settings):
     """The job of `finegrained inspect-inscit`.
 
     Attributes:
@@ -167,12 +169,11 @@ class InspectInscit:
             nothing.
     """
 
-    data: str | Sequence[str]
+    data: InputFile | Sequence[InputFile]
     format: PrintFormat = "table"
-    known_passages: str | None = None
+    known_passages: InputFile | None = None
 
     def __post_init__(self) -> None:
-        check_print_format(self.format)
         if not self.data:
             raise ConfigError("data: expected a file")
 

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
@@ -26,13 +28,13 @@ from finegrained_rlhf.inscit.evaluation.scoring import (
     type_scores,
 )
 from finegrained_rlhf.metrics.agreement import bootstrap_interval
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 MEASURES = ("pi_f1", "bleu", "rg_f1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateInscit:
+class EvaluateInscit(Settings):
     """Score predictions, or a baseline's, against the labels of a file.
 
     Attributes:
@@ -52,18 +54,18 @@ class EvaluateInscit:
             nothing.
     """
 
-    data: str
-    predictions: str | None = None
+    data: InputFile
+    predictions: InputFile | None = None
     baseline: str | None = None
-    train: str | None = None
-    retrieved: str | None = None
+    train: InputFile | None = None
+    retrieved: InputFile | None = None
     cutoffs: Sequence[int] = (20, 50)
     empty: int = 0
     draws: int = 1000
-    seed: int = 0
+    seed: Seed = 0
     format: PrintFormat = "table"
-    output: str | None = None
-    known_passages: str | None = None
+    output: OutputFile | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
@@ -74,7 +76,6 @@ class EvaluateInscit:
             raise ConfigError(f"baseline: expected one of {', '.join(BASELINES)}, got {self.baseline!r}")
         if self.train is not None and self.baseline is None:
             raise ConfigError("train: only a baseline reads it; predictions have their first turns")
-        check_print_format(self.format)
         if self.empty not in (0, 1) or self.draws < 0 or any(k < 1 for k in self.cutoffs):
             values = f"{self.empty}, {self.draws} and {list(self.cutoffs)}"
             raise ConfigError(f"expected empty 0 or 1, draws from 0, cutoffs from 1; got {values}")

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.inscit.human.records import MEASURES, NOTHING_TO_RATE, SCALES, TurnRating, points, read_ratings
 from finegrained_rlhf.metrics.agreement import bootstrap_interval, krippendorff_alpha
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 Turn = tuple[str, int]
 TurnMeans = Mapping[Turn, Mapping[str, Mapping[str, float]]]
@@ -120,7 +121,7 @@ def _system(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreHumanEvaluation:
+class ScoreHumanEvaluation(Settings):
     """The job of `finegrained score-human-evaluation`.
 
     Attributes:
@@ -132,17 +133,12 @@ class ScoreHumanEvaluation:
         output: JSON file for the figures; None writes none.
     """
 
-    ratings: str
-    tolerance: float = 0.0
-    draws: int = 1000
-    seed: int = 0
+    ratings: InputFile
+    tolerance: Annotated[float, at_least(0)] = 0.0
+    draws: Annotated[int, at_least(0)] = 1000
+    seed: Seed = 0
     format: PrintFormat = "table"
-    output: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.tolerance < 0 or self.draws < 0:
-            raise ConfigError(f"expected a tolerance and draws from 0, got {self.tolerance} and {self.draws}")
-        check_print_format(self.format)
+    output: OutputFile | None = None
 
     def run(self) -> dict[str, Any]:
         """Read, score, print. Raises DataError where the file is damaged."""

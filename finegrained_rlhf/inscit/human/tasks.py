@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -16,7 +16,9 @@ import numpy as np
 from finegrained_rlhf.annotation.tools.label_studio import annotations_of_task
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputDirectory, OutputFile, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
@@ -42,7 +44,7 @@ def scale_choices(scale: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeHumanEvaluation:
+class MakeHumanEvaluation(Settings):
     """Write a Label Studio project for each rater; the job of `finegrained make-human-evaluation`.
 
     Attributes:
@@ -59,16 +61,16 @@ class MakeHumanEvaluation:
             nothing.
     """
 
-    data: str
-    predictions: Mapping[str, str]
+    data: InputFile
+    predictions: Mapping[str, InputFile]
     human: bool = True
     raters: Sequence[str]
-    output_dir: str
-    conversations: int | None = 50
-    corpus: str | None = None
-    store: str | None = None
-    seed: int = 0
-    known_passages: str | None = None
+    output_dir: OutputDirectory
+    conversations: Annotated[int | None, at_least(1)] = 50
+    corpus: CorpusPath | None = None
+    store: InputFile | None = None
+    seed: Seed = 0
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
@@ -80,8 +82,6 @@ class MakeHumanEvaluation:
             raise ConfigError(f"predictions: {HUMAN} names the labels of the data, expected another name")
         if len(self.predictions) + self.human < 2:
             raise ConfigError("predictions: expected two systems or more, the human included")
-        if self.conversations is not None and self.conversations < 1:
-            raise ConfigError(f"conversations: expected at least 1, got {self.conversations}")
         check_corpus_keys(self.corpus, self.store)
 
     def run(self) -> None:
@@ -167,7 +167,7 @@ def rating_config(systems: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadHumanEvaluation:
+class ReadHumanEvaluation(Settings):
     """Read what raters exported; the job of `finegrained read-human-evaluation`.
 
     Attributes:
@@ -176,9 +176,9 @@ class ReadHumanEvaluation:
         output: JSON-lines file of ratings; written whole or not at all.
     """
 
-    exports: Mapping[str, str]
-    tasks: str
-    output: str
+    exports: Mapping[str, InputFile]
+    tasks: InputFile
+    output: OutputFile
 
     def run(self) -> list[TurnRating]:
         """Read everything or nothing; prints one line, which says how many turns are not rated.

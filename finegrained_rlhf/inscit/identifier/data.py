@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile, at_least
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue, write_dialogues
 from finegrained_rlhf.inscit.data.ids import unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
@@ -25,7 +27,7 @@ GoldEvidence = Literal["first", "label", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeIdentifierData:
+class MakeIdentifierData(Settings):
     """Write dialogues that `finegrained train-dialki` and `finegrained identify-evidence` read; the job of
     `finegrained make-identifier-data`.
 
@@ -49,25 +51,21 @@ class MakeIdentifierData:
             nothing.
     """
 
-    data: str
-    retrieved: str
-    output: str
-    passages: int = 50
+    data: InputFile
+    retrieved: InputFile
+    output: OutputFile
+    passages: Annotated[int, at_least(1)] = 50
     earlier: bool = True
     gold: GoldEvidence = "first"
     add_gold: bool = False
-    corpus: str | None = None
-    store: str | None = None
-    results: str | None = None
-    known_passages: str | None = None
+    corpus: CorpusPath | None = None
+    store: InputFile | None = None
+    results: OutputFile | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
-        if self.gold not in get_args(GoldEvidence):
-            raise ConfigError(f"gold: expected one of {', '.join(get_args(GoldEvidence))}, got {self.gold!r}")
-        if self.passages < 1:
-            raise ConfigError(f"passages: expected at least 1, got {self.passages}")
         check_corpus_keys(self.corpus, self.store)
 
     def run(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.inscit.data.records import EvidencePassage
 from finegrained_rlhf.inscit.identifier.data import asked_row
@@ -31,7 +31,7 @@ class EvidenceIdentifier:
         self._finder, self._selection = finder, selection or EvidenceSelection()
 
     @classmethod
-    def open(cls, checkpoint: ModelPath, selection: str | None = None) -> EvidenceIdentifier:
+    def open(cls, checkpoint: ModelName, selection: str | None = None) -> EvidenceIdentifier:
         """A trained DIALKI from its run directory.
 
         Args:

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.checks import as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.model.search import SelectBy
 from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdentifyEvidence:
+class IdentifyEvidence(Settings):
     """Predict the evidence of turns with a trained DIALKI; the job of `finegrained identify-evidence`.
 
     Attributes:
@@ -56,19 +57,19 @@ class IdentifyEvidence:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
-    data: str
-    input: str
-    output: str
-    results: str | None = None
+    checkpoint: ModelName
+    data: InputFile
+    input: InputFile
+    output: OutputFile
+    results: OutputFile | None = None
     score: SelectBy = "logits"
     tune: TuneBy | None = None
     allow_empty: bool = False
-    selection: str | None = None
+    selection: InputFile | None = None
     threshold: float | None = None
     empty: float | None = None
     most: int = SELECTED
-    batch_size: int = 16
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
@@ -84,8 +85,6 @@ class IdentifyEvidence:
             raise ConfigError(
                 "allow_empty: the second threshold is chosen with tune; give it as empty=NUMBER otherwise"
             )
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
 
     def run(self) -> dict[str, Any]:
         """Answer, select, write, and print the figures.

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
 from finegrained_rlhf.core.checks import get_field, is_number, require
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.model.search import SelectBy, check_select_by, passages_above
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
+from finegrained_rlhf.dialki.model.search import SelectBy, passages_above
 from finegrained_rlhf.inscit.evaluation.scoring import passage_f1
 from finegrained_rlhf.inscit.identifier.candidates import SELECTED
 
@@ -26,7 +28,7 @@ _QUANTILES = 200
 
 
 @dataclass(frozen=True)
-class EvidenceSelection:
+class EvidenceSelection(Settings):
     """Which candidates are selected: the best one, and more of them while their scores exceed γ.
 
     Attributes:
@@ -39,12 +41,7 @@ class EvidenceSelection:
     score: SelectBy = "logits"
     threshold: float | None = None
     empty: float | None = None
-    most: int = SELECTED
-
-    def __post_init__(self) -> None:
-        check_select_by(self.score, "score")
-        if self.most < 1:
-            raise ConfigError(f"most: expected at least 1, got {self.most}")
+    most: Annotated[int, at_least(1)] = SELECTED
 
     def of(self, scored: Mapping[str, float]) -> tuple[str, ...]:
         """The ids of the selected candidates of a turn, the highest score first; of equal ones the earlier candidate.
@@ -93,7 +90,7 @@ def tuned_selection(
     labels: Sequence[Sequence[Collection[str]]],
     tune: TuneBy,
     score: SelectBy = "logits",
-    most: int = SELECTED,
+    most: Annotated[int, at_least(1)] = SELECTED,
     allow_empty: bool = False,
 ) -> EvidenceSelection:
     """The thresholds that a criterion chooses on some turns.

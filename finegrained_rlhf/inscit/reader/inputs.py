@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from finegrained_rlhf.core.checks import get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile, at_least
 from finegrained_rlhf.inscit.data.ids import earlier_ids, unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
-from finegrained_rlhf.inscit.reader.targets import ReaderTask, check_reader_task, joint_target, with_type
+from finegrained_rlhf.inscit.reader.targets import ReaderTask, joint_target, with_type
 
 ReaderLabels = Literal["first", "all"]
 ORACLE = "oracle"
@@ -26,7 +28,7 @@ ORACLE = "oracle"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeReaderInputs:
+class MakeReaderInputs(Settings):
     """Write a prompt file for a reader; the job of `finegrained make-reader-inputs`.
 
     A prompt has the name of its turn, its `turns`, its `passages` and its `answer`s: what each label of the turn would
@@ -51,33 +53,28 @@ class MakeReaderInputs:
             nothing.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
     task: ReaderTask = "joint"
-    retrieved: str | None = None
+    retrieved: InputFile | None = None
     evidence: str | None = None
-    passages: int = 50
+    passages: Annotated[int, at_least(1)] = 50
     earlier: bool = True
     add_gold: bool = False
     labels: ReaderLabels = "first"
     types: str | None = None
-    corpus: str | None = None
-    store: str | None = None
-    known_passages: str | None = None
+    corpus: CorpusPath | None = None
+    store: InputFile | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
-        check_reader_task(self.task)
-        if self.labels not in get_args(ReaderLabels):
-            raise ConfigError(f"labels: expected first or all, got {self.labels!r}")
         if (self.retrieved is None) == (self.evidence is None):
             raise ConfigError("retrieved or evidence: expected exactly one of them")
         if self.evidence is not None and (self.add_gold or self.task == "joint"):
             key = "add_gold=true" if self.add_gold else "task=joint"
             raise ConfigError(f"{key}: a reader that is given its evidence answers alone (task=response)")
-        if self.passages < 1:
-            raise ConfigError(f"passages: expected at least 1, got {self.passages}")
         check_corpus_keys(self.corpus, self.store)
 
     def run(self) -> int:
@@ -105,7 +102,7 @@ class MakeReaderInputs:
         print(f"{len(rows)} prompts of {len(turns)} turns, {mean:.1f} passages a prompt -> {self.output}")
         return len(rows)
 
-    def _passages(self, labelled: Sequence[Asked], turns: Sequence[InscitTurn]) -> list[list[str]]:
+    def _passages(self, labelled: Sequence[LabelledTurn], turns: Sequence[InscitTurn]) -> list[list[str]]:
         """The ids of the passages of each prompt."""
         if self.evidence == "gold":
             return [unique(one.gold)[: self.passages] for one in labelled]
@@ -123,8 +120,8 @@ class MakeReaderInputs:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A prompt to be made.
+class LabelledTurn:
+    """A turn with the label that its prompt teaches.
 
     Attributes:
         name: of the prompt.
@@ -142,14 +139,16 @@ class Asked:
         return unique(passage.id for passage in self.label.evidence)
 
 
-def _labelled_turns(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
+def _labelled_turns(turns: Sequence[InscitTurn], labels: str) -> Iterator[LabelledTurn]:
     for turn in turns:
         chosen = turn.labels if labels == "all" else turn.labels[:1]
         for number, label in enumerate(chosen, start=1):
-            yield Asked(f"{turn.name}_{number}" if len(chosen) > 1 else turn.name, turn, label)
+            yield LabelledTurn(f"{turn.name}_{number}" if len(chosen) > 1 else turn.name, turn, label)
 
 
-def _row(one: Asked, context: Sequence[str], passages: Sequence[EvidencePassage], task: ReaderTask) -> dict[str, Any]:
+def _row(
+    one: LabelledTurn, context: Sequence[str], passages: Sequence[EvidencePassage], task: ReaderTask
+) -> dict[str, Any]:
     labels = [one.label, *(label for label in one.turn.labels if label is not one.label)]
     answers = [joint_target(label.response, label.passages) if task == "joint" else label.response for label in labels]
     return {

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
@@ -20,11 +22,11 @@ from finegrained_rlhf.inscit.evaluation.predictions import (
     read_predictions,
     write_predictions,
 )
-from finegrained_rlhf.inscit.reader.targets import ReaderTask, SaidByReader, check_reader_task, read_joint
+from finegrained_rlhf.inscit.reader.targets import ReaderReply, ReaderTask, read_joint
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadReaderOutputs:
+class ReadReaderOutputs(Settings):
     """Write predictions; the job of `finegrained read-reader-outputs`.
 
     Attributes:
@@ -35,16 +37,13 @@ class ReadReaderOutputs:
         task: `joint`: the answers name their evidence; `response`: their evidence is all that the reader was given.
     """
 
-    data: str
-    inputs: str
-    responses: str
-    output: str
+    data: InputFile
+    inputs: InputFile
+    responses: InputFile
+    output: OutputFile
     task: ReaderTask = "joint"
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        check_reader_task(self.task)
 
     def run(self) -> dict[str, int]:
         """Read, take apart, write, print one line.
@@ -67,7 +66,7 @@ class ReadReaderOutputs:
                 if not name:
                     raise DataError(f"has nothing for turn {turn.name!r}", file=file)
             text, ids = responses[turn.name], passages[turn.name]
-            one = read_joint(text, ids) if self.task == "joint" else SaidByReader(text.strip(), tuple(ids))
+            one = read_joint(text, ids) if self.task == "joint" else ReaderReply(text.strip(), tuple(ids))
             counts.update(unknown=one.unknown, repeated=one.repeated, unanswered=not one.answered)
             predictions[turn.key] = InscitPrediction(one.response, one.evidence)
         write_predictions(self.output, turns, predictions)

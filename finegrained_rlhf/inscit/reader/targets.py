@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.inscit.data.records import CLARIFICATION, DIRECT, NOTHING, RELEVANT, ResponseType
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 
@@ -27,8 +26,8 @@ _EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class SaidByReader:
-    """What a reader said, taken apart.
+class ReaderReply:
+    """What a reader replied, taken apart.
 
     Attributes:
         response: its words; `NO_INFORMATION` where it gave no answer.
@@ -45,19 +44,13 @@ class SaidByReader:
     answered: bool = True
 
 
-def check_reader_task(task: str) -> None:
-    """Raise ConfigError where a task is neither `joint` nor `response`."""
-    if task not in get_args(ReaderTask):
-        raise ConfigError(f"task: expected joint or response, got {task!r}")
-
-
 def joint_target(response: str, evidence: Iterable[str]) -> str:
     """`evidence: id1 | id2 answer: RESPONSE`, the ids sorted and each once."""
     ids = " | ".join(sorted(set(evidence)))
     return f"evidence: {ids} answer: {response}" if ids else f"evidence: answer: {response}"
 
 
-def read_joint(text: str, passages: Sequence[str]) -> SaidByReader:
+def read_joint(text: str, passages: Sequence[str]) -> ReaderReply:
     """What `joint_target` was to teach, read from what was said.
 
     White space inside of ids does not count, tokenizers may write it otherwise, but where two passages differ in it
@@ -81,7 +74,7 @@ def read_joint(text: str, passages: Sequence[str]) -> SaidByReader:
         else:
             evidence.append(meant)
     answer = complete["answer"].strip() if complete else ""
-    return SaidByReader(answer or NO_INFORMATION, tuple(evidence), unknown, repeated, bool(answer))
+    return ReaderReply(answer or NO_INFORMATION, tuple(evidence), unknown, repeated, bool(answer))
 
 
 def _collapsed(name: str) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputFile, at_least, harmless
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.passages import corpus_passages
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
@@ -21,7 +23,6 @@ from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.search.queries import (
     DenseQuery,
     EvidenceQuery,
-    check_evidence_query,
     evidence_query,
     read_turns,
 )
@@ -32,7 +33,7 @@ from finegrained_rlhf.training.dpr.records import passage_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeDprData:
+class MakeDprData(Settings):
     """Write records for a dense retriever; the job of `finegrained make-dpr-data`.
 
     A record has utterances of a turn; the evidence of all its labels as positives, the first label's first;
@@ -54,26 +55,18 @@ class MakeDprData:
         retriever: settings that the index must have been built with; by default those that it has.
     """
 
-    data: str
-    index: str
-    corpus: str
-    output: str
-    store: str | None = None
+    data: InputFile
+    index: IndexPath
+    corpus: CorpusPath
+    output: OutputFile
+    store: InputFile | None = None
     query: EvidenceQuery = "context"
     turns: DenseQuery = "turns"
-    negatives: int = 30
-    batch_size: int = 64
+    negatives: Annotated[int, at_least(1)] = 30
+    batch_size: Annotated[int, at_least(1), harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        check_evidence_query(self.query)
-        if self.turns not in get_args(DenseQuery):
-            raise ConfigError(f"turns: expected {' or '.join(get_args(DenseQuery))}, got {self.turns!r}")
-        for name in ("negatives", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def run(self) -> int:
         """Search, look up, write, print one line; returns how many records there are.

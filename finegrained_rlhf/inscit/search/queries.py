@@ -6,9 +6,8 @@ The authors publish what BM25 found, not what they searched for: choose on dev, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 
 EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns", "recent_turns"]
@@ -17,12 +16,6 @@ DenseQuery = Literal["turns", "recent_turns"]
 
 RECENT = 3
 """Utterances of `recent` and `recent_turns`: what the user said, was answered, and says."""
-
-
-def check_evidence_query(query: str) -> None:
-    """Raise ConfigError where it is none."""
-    if query not in get_args(EvidenceQuery):
-        raise ConfigError(f"query: expected {', '.join(get_args(EvidenceQuery))}, got {query!r}")
 
 
 def evidence_query(context: Sequence[str], query: EvidenceQuery) -> str:

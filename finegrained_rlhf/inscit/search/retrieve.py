@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import IndexPath, InputFile, OutputFile, at_least, harmless
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
-from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
+from finegrained_rlhf.inscit.search.queries import EvidenceQuery, evidence_query
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetrieveEvidence:
+class RetrieveEvidence(Settings):
     """Search an index for every turn; the job of `finegrained retrieve-evidence`.
 
     Attributes:
@@ -37,22 +38,16 @@ class RetrieveEvidence:
             nothing.
     """
 
-    data: str
-    index: str
-    output: str
+    data: InputFile
+    index: IndexPath
+    output: OutputFile
     query: EvidenceQuery = "context"
-    k: int = 100
-    batch_size: int = 64
+    k: Annotated[int, at_least(1)] = 100
+    batch_size: Annotated[int, at_least(1), harmless] = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    known_passages: str | None = None
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        check_evidence_query(self.query)
-        for name in ("k", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def run(self) -> int:
         """Search, write, print one line; returns how many turns there are.

@@ -6,20 +6,20 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
 from finegrained_rlhf.inscit.types.instances import type_instances
-from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateResponseTypes:
+class EvaluateResponseTypes(Settings):
     """The job of `finegrained evaluate-response-types`.
 
     Attributes:
@@ -32,19 +32,14 @@ class EvaluateResponseTypes:
             label, as `finegrained make-reader-inputs types=FILE` reads it; None writes none.
     """
 
-    path: ModelPath
-    data: str
-    batch_size: int = 32
+    path: ModelName
+    data: InputFile
+    batch_size: Annotated[int, at_least(1), harmless] = 32
     format: PrintFormat = "table"
-    output: str | None = None
+    output: OutputFile | None = None
     predicted: str | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
-        check_print_format(self.format)
 
     def run(self) -> dict[str, Any]:
         """Classify, score, print.

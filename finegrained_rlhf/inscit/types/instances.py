@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.labelled_texts import LabelledText
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
@@ -46,7 +48,7 @@ def evidence_text_of(context: Sequence[str], evidence: Sequence[EvidencePassage]
 
 
 @dataclass(frozen=True)
-class MakeResponseTypes:
+class MakeResponseTypes(Settings):
     """Write a file of labelled texts; the job of `finegrained make-response-types`.
 
     Attributes:
@@ -56,9 +58,9 @@ class MakeResponseTypes:
             nothing.
     """
 
-    data: str
-    output: str
-    known_passages: str | None = None
+    data: InputFile
+    output: OutputFile
+    known_passages: InputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

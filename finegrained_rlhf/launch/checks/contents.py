@@ -1,9 +1,8 @@
 """Whether what a configuration reads holds what it must: models, corpora, indexes and data are opened, none is loaded.
 
-What is there by now is looked at; what a step before will make is not. How a key is looked at is told by its type
-(`ModelPath`), by its name where that means one thing in the whole project (`corpus`, `index`), or by its class:
-`input_checks: ClassVar[Mapping[str, Callable[[str, Mapping], object]]]` gives for a key what is called with the path
-and the mapping that the key stands in, and raises a `FineGrainedError`.
+What is there by now is looked at; what a step before will make is not. How a key is looked at, its annotation says
+(`ModelName`, `CorpusPath`), or its class: `input_checks: ClassVar[Mapping[str, Callable[[str, Mapping], object]]]`
+gives for a key what is called with the path and the mapping that the key stands in, and raises a `FineGrainedError`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError, FineGrainedError
+from finegrained_rlhf.core.fields import Place, places
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.launch.checks.paths import Made, annotation, texts
+from finegrained_rlhf.core.markers import Reads
+from finegrained_rlhf.launch.checks.paths import Made
 from finegrained_rlhf.models.weights.files import check_model, check_tokenizer
 
 InputCheck = Callable[[str, Mapping[str, Any]], object]
@@ -34,14 +35,17 @@ def problems_of_contents(config: Mapping[str, Any], made: Made | None = None) ->
         config: plain containers, resolved, of classes that can be imported.
         made: what steps before the job will have made; it is not looked at.
     """
-    for name, path, where, holder in texts(config):
-        check = _check_of(name, holder)
-        if check is None or not Path(path).exists() or (made is not None and path in made):
+    for place in places(config):
+        check = _check_of(place)
+        if check is None:
             continue
-        try:
-            _passes(check, path, holder)
-        except FineGrainedError as error:
-            yield f"{where}: {error}"
+        for path in place.paths:
+            if not Path(path).exists() or (made is not None and path in made):
+                continue
+            try:
+                _passes(check, path, place.holder)
+            except FineGrainedError as error:
+                yield f"{place.key}: {error}"
 
 
 def _passes(check: InputCheck, path: str, holder: Mapping[str, Any]) -> None:
@@ -54,15 +58,10 @@ def _passes(check: InputCheck, path: str, holder: Mapping[str, Any]) -> None:
             _PASSED.add(key)
 
 
-def _check_of(name: str, holder: Mapping[str, Any]) -> InputCheck | None:
-    own = _own_checks(str(holder["_target_"])) if "_target_" in holder else {}
-    if name in own:
-        return own[name]
-    if name == "model" and "remote" in holder:
-        return None  # beside an endpoint: what that calls it
-    if name in _BY_NAME:
-        return _BY_NAME[name]
-    return check_model if annotation(holder, name) == "ModelPath" else None
+def _check_of(place: Place) -> InputCheck | None:
+    own = _own_checks(str(place.holder["_target_"]))
+    read = place.mark(Reads)
+    return own.get(place.name, None if read is None else _CHECKS[read.what])
 
 
 @cache
@@ -114,10 +113,11 @@ def _check_records(path: str, holder: Mapping[str, Any]) -> None:
         read_json(file)
 
 
-_BY_NAME: Mapping[str, InputCheck] = {
+_CHECKS: dict[str, InputCheck] = {
+    "file": _check_records,
+    "dataset": _check_records,
+    "model": check_model,
+    "tokenizer": check_tokenizer,
     "corpus": _check_corpus,
     "index": _check_index,
-    "tokenizer": check_tokenizer,
-    "data": _check_records,
-    "validation_data": _check_records,
 }

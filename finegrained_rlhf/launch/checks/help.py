@@ -21,7 +21,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.fields import is_ours, named_class, settings_of
+from finegrained_rlhf.core.fields import places
 from finegrained_rlhf.launch.checks.experiments import options
 from finegrained_rlhf.launch.command_line import CommandLine, quoted
 from finegrained_rlhf.launch.configurations import conf_directory, conf_file
@@ -42,9 +42,16 @@ def explained(command: str, line: CommandLine) -> str:
         lines += [_entry(f"  {group}", ", ".join(options), 14) for group, options in taken.items()]
         lines.append("")
     lines.append("Keys (KEY=VALUE; ??? must be given):")
-    notes = {name: text for base in _bases(command) for name, text in _comments(base).items()}
-    lines += [_entry(f"  {text}", note, _COLUMN) for text, note in _keys(composed(command, line), notes)]
+    lines += [_entry(f"  {text}", note, _COLUMN) for text, note in keys(command, line)]
     return "\n".join(lines)
+
+
+def keys(command: str, line: CommandLine) -> Iterator[tuple[str, str]]:
+    """Each key of a command with its value, as its configuration is with a command line, and what it means."""
+    config = composed(command, line)
+    meanings = {name: text for base in _bases(command) for name, text in _comments(base).items()}
+    meanings.update({place.key: place.meaning for place in places(config) if place.meaning})
+    return _keys(config, meanings)
 
 
 def groups(command: str, own: str | None = None) -> Iterator[tuple[str, list[str]]]:
@@ -108,18 +115,16 @@ def _comments(base: str) -> dict[str, str]:
     return {m.group(1): m.group(2) for m in re.finditer(r"^(\w+):[^#\n]*# (.*)$", text, re.MULTILINE)}
 
 
-def _keys(config: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[tuple[str, str]]:
+def _keys(config: Mapping[str, Any], meanings: Mapping[str, str], above: str = "") -> Iterator[tuple[str, str]]:
     """Each dotted key with its value, and what it means."""
-    target = config.get("_target_")
-    settings = settings_of(named_class(target)) if isinstance(target, str) and is_ours(target) else {}
     for name, value in config.items():
         if name == "_target_":
             continue
-        meaning = (settings[name].documentation if name in settings else "") or notes.get(str(name), "")
         key = f"{above}{name}"
+        meaning = meanings.get(key, "")
         if isinstance(value, Mapping) and value and (above or name not in _AS_ONE):
             yield f"{key}:", meaning
-            yield from _keys(value, {}, f"{key}.")
+            yield from _keys(value, meanings, f"{key}.")
         elif isinstance(value, Mapping) and value:
             yield f"{key}: {', '.join(map(str, value))}", meaning
         else:

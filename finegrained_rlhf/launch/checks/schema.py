@@ -19,17 +19,16 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import (
     MISSING,
     TARGET,
-    Seed,
     Setting,
     is_ours,
     items_of,
-    members,
     named_class,
-    plain_type,
     problem_of_value,
     settings_of,
+    stated,
     takes_any,
 )
+from finegrained_rlhf.core.markers import Seed, members, plain_type
 from finegrained_rlhf.launch.checks.nearest import keys_of, nearest
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
@@ -104,13 +103,6 @@ def _class(target: Any) -> Any:
         return None
 
 
-def setting_of(config: Mapping[str, Any], name: str) -> Setting | None:
-    """What the class of a mapping takes by a name; None where it is no class of the project, or takes no such name."""
-    target = config.get(TARGET)
-    kind = _class(target) if isinstance(target, str) and is_ours(target) else None
-    return None if kind is None else settings_of(kind).get(name)
-
-
 def problem_of_seed(key: str, value: Any) -> str | None:
     """What is wrong with a seed, or with a list of seeds; null is none."""
     for seed in value if isinstance(value, list) else [value]:
@@ -163,7 +155,7 @@ def _problem(key: str, value: Any, setting: Setting, refused: Mapping[str, set[A
     if name in _SEEDS and (found := problem_of_seed(key, value)) is not None:
         return found
     if (found := problem_of_value(value, setting.annotation)) is not None:
-        return f"{key}: {found}"
+        return stated(key, found)
     return _without_target(key, value, setting.annotation)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import DataName, at_least
 from finegrained_rlhf.report.sweeps.results import SweepTable
 
 
 @dataclass(frozen=True)
-class PointEvaluation:
+class PointEvaluation(Settings):
     """How points and baselines are measured.
 
     Attributes:
@@ -23,7 +25,7 @@ class PointEvaluation:
         limit: use at most so many prompts; None uses all.
     """
 
-    data: DataPath | None = None
+    data: DataName | None = None
     oracle: str = "none"
     rewards: bool = True
     max_new_tokens: int = 200
@@ -32,7 +34,7 @@ class PointEvaluation:
 
 
 @dataclass(frozen=True)
-class SweepSettings:
+class SweepSettings(Settings):
     """How a sweep runs its points.
 
     Attributes:
@@ -49,16 +51,13 @@ class SweepSettings:
     evaluation: PointEvaluation = field(default_factory=PointEvaluation)
     table: SweepTable = field(default_factory=SweepTable)
     prepare: Sequence[str] = ()
-    parallel: int = 1
-    processes: int = 1
+    parallel: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, at_least(1)] = 1
     launch: Sequence[str] = ()
     gpus: Sequence[int] | None = None
     best_of: Sequence[int] = (1, 8)
 
     def __post_init__(self) -> None:
-        for name in ("parallel", "processes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"sweep.{name}: expected at least 1, got {getattr(self, name)}")
         if any(n < 1 for n in self.best_of):
             raise ConfigError(f"sweep.best_of: expected numbers of at least 1, got {list(self.best_of)}")
         if self.gpus is not None and len(self.gpus) < self.parallel * self.processes:

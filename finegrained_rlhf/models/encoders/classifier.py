@@ -13,12 +13,13 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoModelFor
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.encoders.loading import input_limit
 from finegrained_rlhf.models.encoders.model import EncoderModel
-from finegrained_rlhf.models.encoders.reading import Activation, TooLong
+from finegrained_rlhf.models.encoders.reading import Activation
 from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory, read_model_config
+from finegrained_rlhf.text.plain_text import TooLong
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class TextClassifier(EncoderModel):
     @classmethod
     def open(
         cls,
-        path: ModelPath | Path,
+        path: ModelName | Path,
         label: str,
         activation: Activation | None = None,
         max_length: int | None = None,
@@ -95,7 +96,7 @@ class TextClassifier(EncoderModel):
         return cls(network.eval(), tokenizer, label, chosen, limit, too_long)
 
     @classmethod
-    def new(cls, path: ModelPath | Path, labels: Sequence[str], max_length: int | None = None) -> TextClassifier:
+    def new(cls, path: ModelName | Path, labels: Sequence[str], max_length: int | None = None) -> TextClassifier:
         """A classifier to be trained: a model with a new head for these classes, which exclude each other.
 
         The head is drawn from torch's random numbers. Its label is the last of them.

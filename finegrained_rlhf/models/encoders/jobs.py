@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory
 
 
 @dataclass(frozen=True)
-class MakeLongformer:
+class MakeLongformer(Settings):
     """What `finegrained make-longformer` runs.
 
     A text whose tokens all lie in each other's windows (no more than window / 2 + 1 of them) gets the hidden states of
@@ -25,8 +26,8 @@ class MakeLongformer:
             so that every text that the source can read is covered. The paper's Longformer-base has 512.
     """
 
-    model: ModelPath
-    output_dir: str
+    model: ModelName
+    output_dir: OutputDirectory
     max_length: int = 2048
     window: int | None = None
 
@@ -47,7 +48,7 @@ class MakeLongformer:
 
 
 @dataclass(frozen=True)
-class ConvertDPR:
+class ConvertDPR(Settings):
     """What `finegrained convert-dpr` runs: `output_dir/query` and `output_dir/passage` of a checkpoint.
 
     Attributes:
@@ -56,9 +57,9 @@ class ConvertDPR:
         output_dir: where the two directories are written, both or none.
     """
 
-    checkpoint: str
-    model: ModelPath
-    output_dir: str
+    checkpoint: InputFile
+    model: ModelName
+    output_dir: OutputDirectory
 
     def run(self) -> Path:
         """Convert; prints how large the towers are.

@@ -1,8 +1,7 @@
-"""How a classifier reads: what its logits say, and what becomes of a text that is too long."""
+"""How a classifier's logits are read."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Activation = Literal["sigmoid", "softmax"]
-TooLong = Literal["truncate", "refuse"]

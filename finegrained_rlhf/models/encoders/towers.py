@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
@@ -53,7 +53,7 @@ class TextTower(EncoderModel):
         return int(self.model.config.hidden_size)
 
     @classmethod
-    def open(cls, path: ModelPath | Path, max_length: int, tower: str = QUERY_TOWER) -> TextTower:
+    def open(cls, path: ModelName | Path, max_length: int, tower: str = QUERY_TOWER) -> TextTower:
         """The tower of a directory, a run or a Hub name, fp32, on the CPU, in evaluation mode.
 
         Args:
@@ -150,8 +150,8 @@ class TwoTowers(nn.Module):
     @classmethod
     def open(
         cls,
-        query: ModelPath | Path,
-        passage: ModelPath | Path,
+        query: ModelName | Path,
+        passage: ModelName | Path,
         max_query_tokens: int,
         max_passage_tokens: int,
     ) -> TwoTowers:

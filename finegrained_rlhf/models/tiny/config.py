@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, below
 from finegrained_rlhf.models.tiny.weights import check_sizes
 
 TokenizerKind = Literal["word", "bpe"]
 
 
 @dataclass(frozen=True)
-class TinyT5Config:
+class TinyT5Config(Settings):
     """Sizes of a tiny T5.
 
     Attributes:
@@ -47,7 +49,7 @@ class TinyT5Config:
 
 
 @dataclass(frozen=True)
-class TinyGPT2Config:
+class TinyGPT2Config(Settings):
     """Sizes of a tiny GPT-2: width, layers, heads and the longest input in tokens."""
 
     d_model: int = 64
@@ -60,7 +62,7 @@ class TinyGPT2Config:
 
 
 @dataclass(frozen=True)
-class TinyLlamaConfig:
+class TinyLlamaConfig(Settings):
     """Sizes of a tiny Llama.
 
     Attributes:
@@ -81,7 +83,7 @@ class TinyLlamaConfig:
     num_key_value_heads: int = 2
     max_length: int = 1024
     tied: bool = True
-    initializer_range: float = 0.1
+    initializer_range: Annotated[float, above(0)] = 0.1
 
     def __post_init__(self) -> None:
         check_sizes(self.d_model, min(self.d_ff, self.max_length), self.num_layers, self.num_heads)
@@ -95,12 +97,10 @@ class TinyLlamaConfig:
                 f"rotary positions need heads of even width, got {self.d_model} / {self.num_heads} = "
                 f"{self.d_model // self.num_heads}"
             )
-        if self.initializer_range <= 0:
-            raise ConfigError(f"initializer_range: expected more than 0, got {self.initializer_range}")
 
 
 @dataclass(frozen=True)
-class TinyLongformerConfig:
+class TinyLongformerConfig(Settings):
     """Sizes of a tiny Longformer.
 
     Attributes:
@@ -118,7 +118,7 @@ class TinyLongformerConfig:
     d_ff: int = 128
     num_layers: int = 2
     num_heads: int = 4
-    max_length: int = 1024
+    max_length: Annotated[int, at_least(8)] = 1024
     attention_window: int = 64
     dropout_rate: float = 0.0
 
@@ -126,12 +126,10 @@ class TinyLongformerConfig:
         check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
         if self.attention_window < 4 or self.attention_window % 2:
             raise ConfigError(f"attention_window must be even and at least 4, got {self.attention_window}")
-        if self.max_length < 8:
-            raise ConfigError(f"max_length must be at least 8 tokens, got {self.max_length}")
 
 
 @dataclass(frozen=True)
-class TinyBertConfig:
+class TinyBertConfig(Settings):
     """Sizes of a tiny BERT.
 
     Attributes:
@@ -151,19 +149,12 @@ class TinyBertConfig:
     d_ff: int = 256
     num_layers: int = 2
     num_heads: int = 4
-    max_length: int = 512
-    dropout_rate: float = 0.0
-    initializer_range: float = 0.1
+    max_length: Annotated[int, at_least(8)] = 512
+    dropout_rate: Annotated[float, at_least(0), below(1)] = 0.0
+    initializer_range: Annotated[float, above(0)] = 0.1
     structured: bool = True
 
     def __post_init__(self) -> None:
         check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
-        if self.max_length < 8:
-            raise ConfigError(f"max_length must be at least 8 tokens, got {self.max_length}")
         if self.structured and self.num_heads % 2:
             raise ConfigError(f"structured needs an even number of heads, got {self.num_heads}")
-        if self.initializer_range <= 0 or not 0 <= self.dropout_rate < 1:
-            raise ConfigError(
-                f"expected initializer_range > 0 and 0 <= dropout_rate < 1, got {self.initializer_range} and "
-                f"{self.dropout_rate}"
-            )

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.tiny.config import (
@@ -114,7 +116,7 @@ def make_tiny_models(
 
 
 @dataclass(frozen=True)
-class MakeTinyModels:
+class MakeTinyModels(Settings):
     """What `finegrained make-tiny-models` runs.
 
     Attributes:
@@ -131,9 +133,9 @@ class MakeTinyModels:
         bert: sizes of the BERT.
     """
 
-    data: str | Path | Sequence[str | Path]
-    output_dir: str | Path
-    seed: int = 0
+    data: InputFile | Path | Sequence[InputFile | Path]
+    output_dir: OutputDirectory | Path
+    seed: Seed = 0
     tokenizer: TokenizerKind = "word"
     vocab_size: int = 8000
     lowercase: bool = False

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.core.markers import OutputFile, at_least
 from finegrained_rlhf.personalization.page.user_page import user_page
 from finegrained_rlhf.personalization.store.opening import open_memory
 
 
 @dataclass(frozen=True)
-class ShowUserMemory:
+class ShowUserMemory(Settings):
     """Write one HTML page about one user: notes, what they were derived from, rounds, and what each rested on.
 
     The page is a copy of what a user said: `forget` does not reach it.
@@ -29,12 +31,8 @@ class ShowUserMemory:
 
     memory: str
     user: str
-    output: str
-    last: int = 500
-
-    def __post_init__(self) -> None:
-        if self.last < 1:
-            raise ConfigError(f"last: expected at least 1, got {self.last}")
+    output: OutputFile
+    last: Annotated[int, at_least(1)] = 500
 
     def run(self) -> None:
         """Write the page and say where.

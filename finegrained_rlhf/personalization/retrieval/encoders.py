@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 
@@ -36,7 +37,7 @@ class ContextEncoder(Protocol):
 
 
 @dataclass(frozen=True)
-class HashedWords:
+class HashedWords(Settings):
     """Counts of words, hashed to a fixed number of places: √count, times idf where there are weights, of length 1.
 
     Nothing is learnt of the texts that are encoded, so that vectors of different users and processes can be compared,
@@ -90,7 +91,7 @@ def _place(word: str, dimension: int) -> int:
 
 
 @dataclass(frozen=True)
-class ModelContexts:
+class ModelContexts(Settings):
     """A frozen sentence encoder, such as all-MiniLM-L6-v2 or a plain BERT; it is loaded when it is first asked.
 
     The paper's encoders are masked means of the last layer, 512 tokens, length 1: a plain encoder with

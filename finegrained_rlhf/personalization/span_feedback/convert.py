@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import as_object, get_field, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord
 from finegrained_rlhf.personalization.edits import EDIT
@@ -20,7 +22,7 @@ from finegrained_rlhf.personalization.store.opening import open_memory
 
 
 @dataclass(frozen=True)
-class EditsToFeedback:
+class EditsToFeedback(Settings):
     """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.
 
     A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the
@@ -37,8 +39,8 @@ class EditsToFeedback:
 
     every_process: ClassVar[bool] = False
 
-    output: str
-    data: str | None = None
+    output: OutputFile
+    data: InputFile | None = None
     memory: str | None = None
     users: Sequence[str] = ()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import OutputFile, above, at_least
 
 
 @dataclass(frozen=True)
-class DoctorConfig:
+class DoctorConfig(Settings):
     """How thorough a preflight is.
 
     Attributes:
@@ -18,13 +20,7 @@ class DoctorConfig:
         output: JSON file for the result; None writes none.
     """
 
-    prompts: int | None = 4
+    prompts: Annotated[int | None, at_least(1)] = 4
     two_processes: bool = True
-    timeout: float = 600.0
-    output: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.prompts is not None and self.prompts < 1:
-            raise ConfigError(f"doctor.prompts: expected null or at least 1, got {self.prompts}")
-        if self.timeout <= 0:
-            raise ConfigError(f"doctor.timeout: expected more than 0 seconds, got {self.timeout}")
+    timeout: Annotated[float, above(0)] = 600.0
+    output: OutputFile | None = None

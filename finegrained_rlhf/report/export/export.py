@@ -14,6 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.core.hub.names import model_name
 from finegrained_rlhf.core.hub.snapshots import is_offline
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.report.export.card import model_card
 from finegrained_rlhf.runtime.directory.lock import LOCK_FILE
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -47,7 +48,9 @@ class Export:
 
     every_process = False
 
-    def __init__(self, run: str, output_dir: str, push_to: str | None = None, private: bool = True) -> None:
+    def __init__(
+        self, run: InputFile, output_dir: OutputDirectory, push_to: str | None = None, private: bool = True
+    ) -> None:
         name = None if push_to is None else model_name(push_to)
         if push_to is not None and (name is None or name.revision is not None):
             raise ConfigError(f"push_to: expected org/name, got {push_to!r}")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.report.sweeps.markdown import metric_words, sweep_table_page
 from finegrained_rlhf.report.sweeps.page import sweep_page
 from finegrained_rlhf.report.sweeps.plot import pareto_svg
@@ -28,7 +29,7 @@ _NOT_TRAINING = ("sweep.", "hydra.")
 
 
 @dataclass(frozen=True)
-class ParetoAxes:
+class ParetoAxes(Settings):
     """Two metrics that pull against each other.
 
     Attributes:
@@ -43,14 +44,9 @@ class ParetoAxes:
     x_better: Better = "higher"
     y_better: Better = "higher"
 
-    def __post_init__(self) -> None:
-        for name in ("x_better", "y_better"):
-            if getattr(self, name) not in ("higher", "lower"):
-                raise ConfigError(f"pareto.{name}: expected higher or lower, got {getattr(self, name)!r}")
-
 
 @dataclass(frozen=True)
-class SweepTable:
+class SweepTable(Settings):
     """What a sweep's table shows, and the collecting of it.
 
     Attributes:
@@ -68,7 +64,7 @@ class SweepTable:
     average_over: Sequence[str] = ("seed",)
     metrics: Mapping[str, str] | None = None
     pareto: ParetoAxes | None = field(default=None)
-    results: str | None = None
+    results: OutputFile | None = None
 
     def collect(self, directory: str | Path, points: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]:
         """Write `sweep.json`, `sweep.md`, `pareto.svg` and `report.html` into a sweep's directory.

@@ -13,11 +13,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.core.markers import TokenizerName, at_least
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Index
 from finegrained_rlhf.retrieval.bm25.sharded import Bm25Constants, build_index
 from finegrained_rlhf.retrieval.record import IndexRecord, open_record
@@ -68,7 +68,7 @@ class SubWords:
 
 
 @dataclass(frozen=True)
-class Bm25LightConfig:
+class Bm25LightConfig(Settings):
     """BM25 over sub-words.
 
     Attributes:
@@ -80,18 +80,15 @@ class Bm25LightConfig:
         shard_size: passages a shard; changes memory while building (about 60 bytes a token of a shard), no score.
     """
 
-    tokenizer: ModelPath
+    tokenizer: TokenizerName
     k1: float = 0.82
     b: float = 0.68
-    query_length: int = 128
-    passage_length: int = 2000
+    query_length: Annotated[int, at_least(1)] = 128
+    passage_length: Annotated[int, at_least(1)] = 2000
     shard_size: int = 500_000
 
     def __post_init__(self) -> None:
         Bm25Constants(self.k1, self.b, self.shard_size)
-        for name in ("query_length", "passage_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def build(self, corpus: str, directory: Path) -> None:
         """Index a corpus (see `RetrieverConfig`).

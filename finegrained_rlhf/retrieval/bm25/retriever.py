@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays
 from finegrained_rlhf.retrieval.bm25.postings import TermWeights, Weighting, best_rows, pool_scores
 from finegrained_rlhf.retrieval.bm25.sharded import (
@@ -36,7 +37,7 @@ QueryTerms = Callable[[Sequence[str]], list[list[int]]]
 
 
 @dataclass(frozen=True)
-class Bm25Config:
+class Bm25Config(Settings):
     """BM25 over words, scored as Lucene does (thesis, section 4.2.3: Pyserini with k1 0.82, b 0.68).
 
     Attributes:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import ModelName, at_least
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(Settings):
     """A frozen encoder, or the two towers of dense passage retrieval, and how it reads.
 
     Attributes:
@@ -33,29 +34,20 @@ class EncoderConfig:
         processes: that encode a corpus, one a GPU or sharing the CPU's threads; queries are encoded by one.
     """
 
-    path: ModelPath | None = None
-    query: ModelPath | None = None
-    passage: ModelPath | None = None
+    path: ModelName | None = None
+    query: ModelName | None = None
+    passage: ModelName | None = None
     pooling: Literal["mean", "cls"] | None = None
     similarity: Literal["cosine", "dot"] | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
-    max_length: int = 384
-    batch_size: int = 64
+    max_length: Annotated[int, at_least(1)] = 384
+    batch_size: Annotated[int, at_least(1)] = 64
     device: str | None = None
     precision: Literal["fp32", "bf16"] | None = None
-    processes: int = 1
+    processes: Annotated[int, at_least(1)] = 1
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("mean", "cls", None):
-            raise ConfigError(f"encoder.pooling: expected mean, cls or null, got {self.pooling!r}")
-        if self.similarity not in ("cosine", "dot", None):
-            raise ConfigError(f"encoder.similarity: expected cosine, dot or null, got {self.similarity!r}")
-        if self.precision not in ("fp32", "bf16", None):
-            raise ConfigError(f"encoder.precision: expected fp32, bf16 or null, got {self.precision!r}")
-        for name in ("max_length", "batch_size", "processes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"encoder.{name}: expected at least 1, got {getattr(self, name)}")
         self._check_places()
 
     def _check_places(self) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.retrieval.dense.factory import build_compressed, import_faiss
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore
 
@@ -59,7 +61,7 @@ class FlatSearch:
 
 
 @dataclass(frozen=True)
-class IvfPqConfig:
+class IvfPqConfig(Settings):
     """FAISS's inverted file of product-quantised vectors.
 
     Attributes:
@@ -71,20 +73,12 @@ class IvfPqConfig:
         refine: so many times k candidates are scored with their exact vectors, which gives the final order.
     """
 
-    lists: int | None = None
-    probes: int = 32
-    codes: int = 64
-    bits: int = 8
-    train: int = 64
-    refine: int = 4
-
-    def __post_init__(self) -> None:
-        for name in ("lists", "probes", "codes", "train", "refine"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"ivf_pq.{name}: expected at least 1, got {value}")
-        if not 4 <= self.bits <= 12:
-            raise ConfigError(f"ivf_pq.bits: expected 4 to 12, got {self.bits}")
+    lists: Annotated[int | None, at_least(1)] = None
+    probes: Annotated[int, at_least(1)] = 32
+    codes: Annotated[int, at_least(1)] = 64
+    bits: Annotated[int, at_least(4), at_most(12)] = 8
+    train: Annotated[int, at_least(1)] = 64
+    refine: Annotated[int, at_least(1)] = 4
 
     def lists_of(self, passages: int) -> int:
         """The number of clusters of so many passages."""

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.factory import CompressedSearch, build_compressed, factory_file, factory_index
@@ -32,7 +34,7 @@ _NOISE = 1e-5  # of the product of the lengths; two ways of summing in fp32 diff
 
 
 @dataclass(frozen=True)
-class DenseConfig:
+class DenseConfig(Settings):
     """A dense index.
 
     Attributes:
@@ -53,24 +55,17 @@ class DenseConfig:
     ivf_pq: IvfPqConfig = field(default_factory=IvfPqConfig)
     factory: str | None = None
     storage: Literal["float32", "float16"] = "float32"
-    shard_size: int = 50_000
-    query_batch: int = 256
+    shard_size: Annotated[int, at_least(1)] = 50_000
+    query_batch: Annotated[int, at_least(1)] = 256
     progress: bool = True
 
     def __post_init__(self) -> None:
         for name, made in (("encoder", EncoderConfig), ("ivf_pq", IvfPqConfig)):
-            if isinstance(settings := getattr(self, name), Mapping):  # as a record of an index keeps it
-                object.__setattr__(self, name, made(**settings))
-        if self.index not in ("flat", "ivf_pq"):
-            raise ConfigError(f"index: expected flat or ivf_pq, got {self.index!r}")
+            if isinstance(given := getattr(self, name), Mapping):  # as a record of an index keeps it
+                object.__setattr__(self, name, made(**given))
         fixed = (self.index, self.ivf_pq.lists, self.ivf_pq.codes, self.ivf_pq.bits)
         if self.factory is not None and fixed != ("flat", None, IvfPqConfig.codes, IvfPqConfig.bits):
             raise ConfigError("factory: stands for index, ivf_pq.lists, .codes and .bits; leave those as they are")
-        if self.storage not in ("float32", "float16"):
-            raise ConfigError(f"storage: expected float32 or float16, got {self.storage!r}")
-        for name in ("shard_size", "query_batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def build(self, corpus: str, directory: Path) -> None:
         """Encode a corpus and index its vectors; goes on where it was stopped. No passage is encoded twice.

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan
 from finegrained_rlhf.retrieval.engines.opensearch_index import ServerIndex, fill, forget_progress
 from finegrained_rlhf.retrieval.engines.search_clients import SearchClient, reason_of, speakable
@@ -33,7 +35,7 @@ _MOST_IDS = 5_000  # of one filter
 
 
 @dataclass(frozen=True)
-class OpenSearchConfig:
+class OpenSearchConfig(Settings):
     """An index on a search server. The index directory holds only what it is of.
 
     Attributes:
@@ -51,13 +53,13 @@ class OpenSearchConfig:
 
     name: str
     server: SearchServerConfig = field(default_factory=SearchServerConfig)
-    k1: float = 0.82
-    b: float = 0.68
+    k1: Annotated[float, at_least(0)] = 0.82
+    b: Annotated[float, at_least(0), at_most(1)] = 0.68
     analyzer: str = "english"
-    shards: int = 1
-    replicas: int = 0
-    bulk: int = 1000
-    queries_per_request: int = 64
+    shards: Annotated[int, at_least(1)] = 1
+    replicas: Annotated[int, at_least(0)] = 0
+    bulk: Annotated[int, at_least(1)] = 1000
+    queries_per_request: Annotated[int, at_least(1)] = 64
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -65,13 +67,6 @@ class OpenSearchConfig:
             object.__setattr__(self, "server", SearchServerConfig(**self.server))
         if not self.name or self.name != self.name.lower() or self.name[0] in "_-+":
             raise ConfigError(f"name: expected lower case, not beginning with _, - or +, got {self.name!r}")
-        if self.k1 < 0 or not 0 <= self.b <= 1:
-            raise ConfigError(f"expected k1 of at least 0 and b of 0 to 1, got {self.k1} and {self.b}")
-        for name in ("shards", "bulk", "queries_per_request"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.replicas < 0:
-            raise ConfigError(f"replicas: expected at least 0, got {self.replicas}")
 
     def build(self, corpus: str, directory: Path) -> None:
         """Send a corpus to the server; goes on where it was stopped, and begins anew where the index was deleted.

@@ -17,14 +17,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
@@ -39,7 +41,7 @@ class PyseriniError(FineGrainedError):
 
 
 @dataclass(frozen=True)
-class PyseriniConfig:
+class PyseriniConfig(Settings):
     """A Lucene index made and searched by Pyserini, with its analyzer for English (Porter's stemmer, stop words).
 
     Attributes:
@@ -49,16 +51,10 @@ class PyseriniConfig:
         progress: show a bar while the corpus is written for the indexer.
     """
 
-    k1: float = 0.82
-    b: float = 0.68
-    threads: int = 4
+    k1: Annotated[float, at_least(0)] = 0.82
+    b: Annotated[float, at_least(0), at_most(1)] = 0.68
+    threads: Annotated[int, at_least(1)] = 4
     progress: bool = True
-
-    def __post_init__(self) -> None:
-        if self.k1 < 0 or not 0 <= self.b <= 1:
-            raise ConfigError(f"expected k1 of at least 0 and b of 0 to 1, got {self.k1} and {self.b}")
-        if self.threads < 1:
-            raise ConfigError(f"threads: expected at least 1, got {self.threads}")
 
     def build(self, corpus: str, directory: Path) -> None:
         """Index a corpus. Lucene's indexer cannot go on: where it was stopped, it begins anew.

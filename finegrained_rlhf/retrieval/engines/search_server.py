@@ -8,10 +8,12 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, above, at_least
 from finegrained_rlhf.retrieval.engines.search_clients import CLIENTS, Connection, RequestFailed, SearchClient
 from finegrained_rlhf.runtime.remote.answers import BUSY, wait_before
 
@@ -36,7 +38,7 @@ class RefusedRequest(SearchServerError):
 
 
 @dataclass(frozen=True)
-class SearchServerConfig:
+class SearchServerConfig(Settings):
     """Where a search server is and how long to wait for it.
 
     Attributes:
@@ -56,12 +58,12 @@ class SearchServerConfig:
     client: str = "opensearch"
     user: str | None = None
     password_variable: str = "OPENSEARCH_PASSWORD"
-    ca_file: str | None = None
+    ca_file: InputFile | None = None
     verify: bool = True
-    timeout_s: float = 60.0
-    retries: int = 6
-    backoff_s: float = 0.5
-    longest_wait_s: float = 30.0
+    timeout_s: Annotated[float, above(0)] = 60.0
+    retries: Annotated[int, at_least(0)] = 6
+    backoff_s: Annotated[float, above(0)] = 0.5
+    longest_wait_s: Annotated[float, above(0)] = 30.0
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -71,11 +73,6 @@ class SearchServerConfig:
             raise ConfigError("server.url: expected no user or password in it; give server.user and the variable")
         if self.client not in CLIENTS:
             raise ConfigError(f"server.client: expected one of {', '.join(CLIENTS)}, got {self.client!r}")
-        if self.retries < 0:
-            raise ConfigError(f"server.retries: expected at least 0, got {self.retries}")
-        for name in ("timeout_s", "backoff_s", "longest_wait_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"server.{name}: expected more than 0 seconds, got {getattr(self, name)}")
 
 
 class Patience:

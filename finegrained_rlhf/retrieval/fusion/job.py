@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.retrieval.fusion.reciprocal_rank import RANK_CONSTANT, check_fusion, reciprocal_rank_fusion
 from finegrained_rlhf.retrieval.runs import read_trec_run, write_trec_run
 
 
 @dataclass(frozen=True)
-class FuseRuns:
+class FuseRuns(Settings):
     """Two or more TREC runs as one, by reciprocal rank fusion.
 
     Attributes:
@@ -24,8 +26,8 @@ class FuseRuns:
         name: of the run.
     """
 
-    inputs: Sequence[str]
-    output: str
+    inputs: Sequence[InputFile]
+    output: OutputFile
     weights: Sequence[float] = ()
     rank_constant: float = RANK_CONSTANT
     depth: int | None = None

@@ -16,13 +16,15 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.retrieval.corpus import Corpus
 
 
 @dataclass(frozen=True)
-class MakeCorpus:
+class MakeCorpus(Settings):
     """Write a corpus of pages, a file for each file of them; the job of `finegrained make-corpus`.
 
     Texts keep their line breaks. A passage without titles, such as an outline, has an empty one.
@@ -32,8 +34,8 @@ class MakeCorpus:
         output_dir: directory of the corpus; files that are there are kept.
     """
 
-    pages: str
-    output_dir: str
+    pages: InputFile
+    output_dir: OutputDirectory
 
     def run(self) -> int:
         """Write what is missing, check the whole; prints how many passages there are, and returns it.

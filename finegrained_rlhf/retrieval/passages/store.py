@@ -17,7 +17,9 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.checks import as_object, get_field
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
+from finegrained_rlhf.core.markers import CorpusPath, OutputDirectory
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan, Place, id_hash
 
@@ -100,7 +102,7 @@ class PassageStore:
 
 
 @dataclass(frozen=True)
-class BuildStore:
+class BuildStore(Settings):
     """Write the store of a corpus; a step of experiments.
 
     Attributes:
@@ -108,8 +110,8 @@ class BuildStore:
         output_dir: directory of the store; must not be there.
     """
 
-    corpus: str
-    output_dir: str
+    corpus: CorpusPath
+    output_dir: OutputDirectory
 
     def run(self) -> int:
         """Build, print one line; returns how many passages there are. Raises what `build_store` does."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from finegrained_rlhf.core.checks import is_number
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.rewards.aggregation import RESPONSE_VALUES, ResponseValue, response_value
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above
+from finegrained_rlhf.rewards.aggregation import ResponseValue, response_value
 from finegrained_rlhf.rl.stats import Reduce
 
 _RECENT = 20
@@ -20,7 +20,7 @@ _RECENT = 20
 
 
 @dataclass(frozen=True)
-class RewardConstraint:
+class RewardConstraint(Settings):
     """What a component must reach on average; nothing without `at_least`.
 
     After every training step λ ← min(max_multiplier, max(0, λ + rate · (at_least − m))), with m the mean over all
@@ -42,18 +42,8 @@ class RewardConstraint:
 
     at_least: float | None = None
     of: ResponseValue = "mean"
-    rate: float = 0.05
-    max_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.of not in RESPONSE_VALUES:
-            raise ConfigError(f"reward.constraints: of must be {' or '.join(RESPONSE_VALUES)}, got {self.of!r}")
-        if self.at_least is not None and not is_number(self.at_least):
-            raise ConfigError(f"reward.constraints: at_least must be a finite number, got {self.at_least!r}")
-        if not is_number(self.rate) or self.rate <= 0:
-            raise ConfigError(f"reward.constraints: rate must be a positive number, got {self.rate!r}")
-        if self.max_multiplier is not None and not (is_number(self.max_multiplier) and self.max_multiplier > 0):
-            raise ConfigError(f"reward.constraints: max_multiplier must be positive, got {self.max_multiplier!r}")
+    rate: Annotated[float, above(0)] = 0.05
+    max_multiplier: Annotated[float | None, above(0)] = None
 
     @property
     def active(self) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import SegmentScores
-from finegrained_rlhf.rewards.aggregation import RESPONSE_VALUES, ResponseValue, response_value
+from finegrained_rlhf.rewards.aggregation import ResponseValue, response_value
 
 
 @dataclass(frozen=True)
-class RewardGate:
+class RewardGate(Settings):
     """When a component counts; always without `by`.
 
     Hierarchical rewards as in ALaRM (Lai et al., 2024, arXiv 2403.06754, section 3.1), where a component is added only
@@ -31,12 +31,8 @@ class RewardGate:
     of: ResponseValue = "mean"
 
     def __post_init__(self) -> None:
-        if self.of not in RESPONSE_VALUES:
-            raise ConfigError(f"reward.gates: of must be {' or '.join(RESPONSE_VALUES)}, got {self.of!r}")
         if (self.by is None) != (self.at_least is None):
             raise ConfigError(f"reward.gates: by and at_least belong together, got {self.by!r} and {self.at_least!r}")
-        if self.at_least is not None and not is_number(self.at_least):
-            raise ConfigError(f"reward.gates: at_least must be a finite number, got {self.at_least!r}")
 
     @property
     def active(self) -> bool:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 
 Interpolation = Literal["linear", "constant"]
 
 
 @dataclass(frozen=True)
-class WeightSchedule:
+class WeightSchedule(Settings):
     """The weight with which a component is trained, by training step; nothing is scheduled without `steps`.
 
     Between steps s_i and s_{i+1} the weight is w_i + (w_{i+1} − w_i) · (s − s_i) / (s_{i+1} − s_i) (`linear`) or w_i
@@ -32,8 +33,6 @@ class WeightSchedule:
 
     def __post_init__(self) -> None:
         steps, weights = list(self.steps), list(self.weights)
-        if self.interpolation not in get_args(Interpolation):
-            raise ConfigError(f"reward.schedule: interpolation must be linear or constant, got {self.interpolation!r}")
         if len(steps) != len(weights):
             raise ConfigError(f"reward.schedule: one weight a step is needed, got {len(steps)} steps and {weights}")
         valid = all(isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in steps)

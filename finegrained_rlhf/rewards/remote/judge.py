@@ -16,6 +16,7 @@ from finegrained_rlhf.core.generation.asking import TRIES, Reply, ask_each
 from finegrained_rlhf.core.generation.fence import fenced
 from finegrained_rlhf.core.generation.outcomes import REPLY_ERRORS, Outcome
 from finegrained_rlhf.core.generation.schema import Choice, Records, ReplySchema, Text
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.chat import EndpointGenerator, ResponseFormat, TokenLimit
@@ -95,7 +96,7 @@ class Judge:
         self,
         remote: RemoteConfig,
         model: str,
-        cache_file: str | Path,
+        cache_file: OutputFile | Path,
         taxonomy: Mapping[str, str],
         instructions: str = INSTRUCTIONS,
         template: str = TEMPLATE,

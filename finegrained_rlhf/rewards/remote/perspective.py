@@ -12,6 +12,7 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.rewards.remote.scorer import RemoteTextScorer
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.client import RemoteConfig
@@ -40,7 +41,7 @@ class PerspectiveScorer(RemoteTextScorer):
     def __init__(
         self,
         remote: RemoteConfig,
-        cache_file: str | Path,
+        cache_file: OutputFile | Path,
         attribute: str = "TOXICITY",
         languages: Sequence[str] = ("en",),
         version: str = "1",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
 
@@ -92,7 +93,7 @@ class RecordedScorer:
         DataError: the file is missing or is no such file, or holds no scores of that source.
     """
 
-    def __init__(self, cache_file: str | Path, source: str | None = None) -> None:
+    def __init__(self, cache_file: OutputFile | Path, source: str | None = None) -> None:
         looked = AnswerCache(cache_file, source or "", read_only=True)
         there = looked.counts()
         looked.close()

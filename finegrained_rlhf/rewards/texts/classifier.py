@@ -6,11 +6,12 @@ How it is loaded and run is `models/encoders/classifier.py`'s work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.models.encoders.reading import Activation, TooLong
+from finegrained_rlhf.core.markers import ModelName, harmless
+from finegrained_rlhf.models.encoders.reading import Activation
+from finegrained_rlhf.text.plain_text import TooLong
 
 if TYPE_CHECKING:
     from finegrained_rlhf.models.encoders.classifier import TextClassifier
@@ -34,10 +35,10 @@ class ClassifierScorer:
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         label: str,
         activation: Activation | None = None,
-        batch_size: int = 64,
+        batch_size: Annotated[int, harmless] = 64,
         max_length: int | None = None,
         too_long: TooLong = "truncate",
     ) -> None:

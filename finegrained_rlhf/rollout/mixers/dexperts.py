@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import ModelName, above, at_most
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.rollout.mixers.protocol import guide, ready
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class DExperts:
+class DExperts(Settings):
     """z + α (z⁺ − z⁻), over the policy's own nucleus.
 
     z are the policy's logits, cut to its nucleus before the difference is added, as in the authors' code: sample with
@@ -31,15 +31,11 @@ class DExperts:
         nucleus: p of the cut; 1.0 cuts nothing.
     """
 
-    anti_expert: ModelPath
-    expert: ModelPath | None = None
+    anti_expert: ModelName
+    expert: ModelName | None = None
     alpha: float = 2.0
-    nucleus: float = 0.9
+    nucleus: Annotated[float, above(0.0), at_most(1.0)] = 0.9
     _models: Any = field(default=None, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.nucleus <= 1.0:
-            raise ConfigError(f"mixer.nucleus: expected a probability above 0, got {self.nucleus}")
 
     def setup(self, policy: Policy) -> None:
         """See `LogitsMixer.setup`."""

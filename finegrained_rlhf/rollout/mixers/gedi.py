@@ -7,10 +7,11 @@ the wanted class is of the text that it would make.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import ModelName, above, at_least, at_most, below
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.rollout.mixers.protocol import Mixing, guide, ready
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class GeDi:
+class GeDi(Settings):
     """log p(x) + ω log P(c | x), and a filter of tokens of which the class is improbable.
 
     P(c | x₁…x_t) is the logistic function of (s / t) (log p(x₁…x_t | c) − log p(x₁…x_t | c̄)) + `class_bias`, over
@@ -40,21 +41,14 @@ class GeDi:
             by the class bias as in the code's settings for detoxification.
     """
 
-    model: ModelPath
+    model: ModelName
     wanted: str
     unwanted: str
     omega: float = 30.0
     class_bias: float = 2.0
-    filter_share: float = 0.8
-    keep_from: float = 0.967
+    filter_share: Annotated[float, at_least(0.0), below(1.0)] = 0.8
+    keep_from: Annotated[float, above(0.0), at_most(1.0)] = 0.967
     _read: Any = field(default=None, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not (0.0 <= self.filter_share < 1.0 and 0.0 < self.keep_from <= 1.0):
-            raise ConfigError(
-                f"mixer: expected 0 <= filter_share < 1 and 0 < keep_from <= 1, got {self.filter_share} and "
-                f"{self.keep_from}"
-            )
 
     def setup(self, policy: Policy) -> None:
         """See `LogitsMixer.setup`. Raises ConfigError where the model does not know the classes, or they are one."""

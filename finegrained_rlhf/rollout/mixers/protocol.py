@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.config import PolicyConfig
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check_mixer(mixer: Any) -> None:
         raise ConfigError("mixer: settings change a mixer; name one first (mixer=dexperts, gedi or word_list)")
 
 
-def guide(path: ModelPath, policy: Policy) -> Policy:
+def guide(path: ModelName, policy: Policy) -> Policy:
     """A language model that is asked about a policy's text beside it.
 
     Raises:

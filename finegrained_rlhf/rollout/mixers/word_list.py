@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.rollout.mixers.protocol import ready
 from finegrained_rlhf.text.plain_text import plain_token_ids
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class WordList:
+class WordList(Settings):
     """Words that the policy may not write: as given, in lower case, capitalised and in capitals.
 
     A word is barred as the tokenizer writes it at the beginning of a text and behind a blank. A tokenizer that writes

@@ -5,56 +5,14 @@ Knows keys and digests of files. Knows no job.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finegrained_rlhf.core.fields import TARGET, filled, is_ours
+from finegrained_rlhf.core.fields import TARGET, filled, is_ours, places
 from finegrained_rlhf.runtime.directory.fingerprints import leaves
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
-HARMLESS_KEYS = (
-    "output_dir",
-    "resume",
-    "resume_changed",
-    "total_steps",
-    "epochs",
-    "reward_model.epochs",
-    "reward_model.steps",
-    "validate_every",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "samples_every",
-    "patience",
-    "dry_run",
-    "dry_run_on",
-    "tracking",
-    "processes.threads",
-    "processes.timeout_s",
-    "processes.cudnn_attention",
-    "processes.sharding",
-    "policy.gradient_checkpointing",
-    "ppo.micro_batch_prompts",
-    "ppo.micro_batch_tokens",
-    "training.micro_batch_prompts",
-    "training.micro_batch_tokens",
-    "training.prompts_per_batch",
-    "training.validation_batch_size",
-    "rollout.prompts_per_batch",
-    "micro_batch_size",
-    "validation_batch_size",
-    "batches.micro_batch_size",
-    "batches.eval_batch_size",
-    "batches.group_size",
-    "reward_model.batches.micro_batch_size",
-    "reward_model.batches.eval_batch_size",
-)
-"""Keys whose values do not decide what a step does: how long, how often, how fast, and where it is recorded."""
-_HARMLESS = re.compile(
-    r"reward\.components\.[^.]+\.batch_size|_target_|reward\.components\..+\.cache_file|"
-    r"reward\.components\..+\.remote\.(key_variable|concurrency|items_per_s|burst|\w+_s)"
-)
 _ABSENT = object()
 
 
@@ -83,13 +41,12 @@ def changes(
     inputs_now: Mapping[str, Any] | None = None,
     *,
     strict: bool = True,
-    harmless: Sequence[str] = HARMLESS_KEYS,
 ) -> list[Change]:
     """The differences that decide what comes out, by key.
 
-    What a configuration leaves out is what its class takes for it. A path that leads to the same content as before is
-    no difference; an unchanged path that leads to other content is. Classes are compared by their names, so that moving
-    a module changes nothing.
+    What a configuration leaves out is what its class takes for it. What a class marks as harmless, or as written, is
+    not compared, nor what is below it. A path that leads to the same content as before is no difference; an unchanged
+    path that leads to other content is. Classes are compared by their names, so that moving a module changes nothing.
 
     Args:
         before: configuration then, plain containers.
@@ -99,9 +56,10 @@ def changes(
         strict: whether a key that only one of them has counts; else (another version of the code may have had fewer
             keys) only another default than null does, and the coming and going of whole objects (`_target_`) that say
             more than the defaults of a class of ours.
-        harmless: keys, with all below them, that are not compared.
     """
-    old, new = _plain(filled(before)), _plain(filled(now))
+    whole_old, whole_new = filled(before), filled(now)
+    old, new = _plain(whole_old), _plain(whole_new)
+    harmless = {place.key for whole in (whole_old, whole_new) for place in places(whole) if place.is_harmless}
     then, present = inputs_before or {}, inputs_now or {}
     found = []
     plain_parts = set() if strict else _plain_parts(old, new) | _plain_parts(new, old)
@@ -146,10 +104,9 @@ def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _is_harmless(key: str, harmless: Sequence[str]) -> bool:
-    if _HARMLESS.fullmatch(key):
-        return True
-    return any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in harmless)
+def _is_harmless(key: str, harmless: Collection[str]) -> bool:
+    """Whether a key is one of those, or lies below one; the name of the job's own class is not compared."""
+    return key == TARGET or any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in harmless)
 
 
 def _same(key: str, one: Any, other: Any, strict: bool) -> bool:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
 
 MADE = ".made.json"
-_HARMLESS = ("output_dir", "output", "processes.threads", "batch_size")
 
 
 @contextmanager
@@ -119,7 +118,7 @@ def _refuse_other(target: _Target, record: Mapping[str, Any], overwrite: bool) -
     try:
         strict = before["provenance"]["versions"].get(PACKAGE) == package_versions().get(PACKAGE)
         now, then = record["config"], before["config"]
-        changed = changes(then, now, before["inputs"], record["inputs"], strict=strict, harmless=_HARMLESS)
+        changed = changes(then, now, before["inputs"], record["inputs"], strict=strict)
     except (KeyError, TypeError, AttributeError):
         raise DataError("not a record of how something was made", file=path) from None
     if changed:

@@ -1,4 +1,7 @@
-"""Digests of the files that a configuration names: the same content has the same digest, wherever it lies."""
+"""Digests of the files that a configuration names: the same content has the same digest, wherever and whenever it lies.
+
+Knows files, the layout of runs, and what the annotations of classes say of a key. Knows no key by its name.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import FineGrainedError
-from finegrained_rlhf.core.hub.names import HubKind, HubName, named_on_hub
+from finegrained_rlhf.core.fields import Place, filled, places
+from finegrained_rlhf.core.hub.names import named_on_hub
 from finegrained_rlhf.core.hub.snapshots import commit_of_snapshot, snapshot
+from finegrained_rlhf.core.markers import Reads
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 WHOLE_BYTES = 1 << 24
 """Files up to this size (16 MiB) are read as a whole; of larger ones the size, both ends and 256 blocks are."""
 _END_BYTES, _BLOCKS, _BLOCK_BYTES = 1 << 20, 256, 1 << 12
-_NOT_READ = (*RESERVED_KEYS, "output_dir", "output", "resume")
-_GROWING = ("cache_file",)
-"""Files to which runs add, whatever they were begun with."""
-_PATH_KEYS = (
-    *("path", "data", "validation_data", "model", "index", "labels", "corpus", "input", "checkpoint", "adapter"),
-    *("encoder", "tokenizer", "dialki"),
-)
 _LEFT_OUT = (
     "made.json",
     "source.json",
@@ -111,33 +109,30 @@ def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
         `{"path": …, "sha256": …}` by dotted key, with `commit` for what comes from the Hub.
     """
     inputs: dict[str, Any] = {}
-    values = dict(leaves({name: part for name, part in config.items() if name not in _NOT_READ}))
-    for key, value in values.items():
-        if not isinstance(value, str) or key.rpartition(".")[2] in _GROWING:
+    config = filled({name: part for name, part in config.items() if name not in RESERVED_KEYS})
+    known = {place.key: place for place in places(config)}
+    for key, value in leaves(config):
+        place = _place_of(key, known)
+        if not isinstance(value, str) or (place is not None and place.is_harmless):
             continue
+        read = None if place is None else place.mark(Reads)
         try:
-            if _is_input(key, value):
+            if os.path.isfile(value) or ((read is not None or os.sep in value) and os.path.isdir(value)):
                 inputs[key] = {"path": value, "sha256": fingerprint(value)}
-            elif _named(key) and (on_hub := _on_hub(values, key, value)) is not None:
-                place = snapshot(on_hub[1], on_hub[0])
-                inputs[key] = {"path": value, "commit": commit_of_snapshot(place), "sha256": fingerprint(place)}
-        except (OSError, FineGrainedError):  # what reads it says why it cannot be read
+            elif place is not None and read is not None and (on_hub := named_on_hub(place.holder, place.name, value)):
+                directory = snapshot(on_hub[1], on_hub[0])
+                inputs[key] = {
+                    "path": value,
+                    "commit": commit_of_snapshot(directory),
+                    "sha256": fingerprint(directory),
+                }
+        except (OSError, ValueError, FineGrainedError):  # what reads it says why it cannot be read
             continue
     return inputs
 
 
-def _named(key: str) -> bool:
-    """Whether a key's last name is one of those that name what is read."""
-    return key.rpartition(".")[2].partition("[")[0] in _PATH_KEYS
-
-
-def _on_hub(values: Mapping[str, Any], key: str, value: str) -> tuple[HubKind, HubName] | None:
-    above, _, name = key.rpartition(".")
-    return named_on_hub({"revision": values.get(f"{above}.revision")}, name, value)
-
-
-def _is_input(key: str, value: str) -> bool:
-    try:
-        return os.path.isfile(value) or ((_named(key) or os.sep in value) and os.path.isdir(value))
-    except ValueError:  # a null character
-        return False
+def _place_of(key: str, known: Mapping[str, Place]) -> Place | None:
+    """What holds a leaf: itself, or the list or mapping of texts that it is in."""
+    while key not in known and key:
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return known.get(key)

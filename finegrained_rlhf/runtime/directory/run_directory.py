@@ -16,7 +16,7 @@ import yaml
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_path, read_json, write_json, write_text
 from finegrained_rlhf.runtime.directory.lock import LOCK_FILE
-from finegrained_rlhf.runtime.moved import with_current_names
+from finegrained_rlhf.runtime.moved import is_of_0_1, with_current_names
 
 logger = logging.getLogger(__name__)
 
@@ -234,10 +234,10 @@ class RunDirectory:
         return [key for key in different if key not in ("resume", "resume_changed", "total_steps")]
 
     def read_config(self) -> dict[str, Any]:
-        """The resolved configuration, as plain containers; classes that version 0.1 named have their current names.
+        """The resolved configuration, as plain containers; classes that version 0.2 named have their current names.
 
         Raises:
-            DataError: there is none, or it is no YAML mapping.
+            DataError: there is none, it is no YAML mapping, or version 0.1 wrote it.
         """
         try:
             config = yaml.load(self.config_path.read_text(encoding="utf-8"), Loader=_LOADER)
@@ -247,6 +247,9 @@ class RunDirectory:
             raise DataError(f"not valid YAML ({str(error).splitlines()[0]})", file=self.config_path) from None
         if not isinstance(config, dict):
             raise DataError(f"expected a mapping, got {type(config).__name__}", file=self.config_path)
+        if is_of_0_1(config):
+            problem = "a run of version 0.1, which is not read any more; expected one of version 0.2 or later"
+            raise DataError(problem, file=self.config_path)
         try:
             return dict(with_current_names(config))
         except RecursionError:

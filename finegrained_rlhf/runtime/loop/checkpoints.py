@@ -163,7 +163,7 @@ def read_checkpoint(path: Path) -> LoopState:
                 raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
             if file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
                 raise CheckpointError(f"checkpoint {path} is damaged: {name} does not match its checksum")
-        raw = {"best_missed": 0, **read_json(path / LOOP_STATE)}  # version 0.1 had no constraints
+        raw = read_json(path / LOOP_STATE)
         return LoopState(**{field.name: raw[field.name] for field in fields(LoopState)})
     except CheckpointError:
         raise

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.outcomes import FailedReplyError, ReplyError
+from finegrained_rlhf.core.markers import above, at_least, harmless
 from finegrained_rlhf.runtime.remote.answers import (
     BUSY,
     UnintelligibleAnswer,
@@ -42,7 +43,7 @@ class RemoteError(FineGrainedError):
 
 
 @dataclass(frozen=True)
-class RemoteConfig:
+class RemoteConfig(Settings):
     """Where a service is, how fast it may be asked and how long to wait for it.
 
     Attributes:
@@ -60,15 +61,15 @@ class RemoteConfig:
     """
 
     url: str
-    key_variable: str | None = None
-    concurrency: int = 8
-    items_per_s: float | None = None
-    burst: int = 1
-    timeout_s: float = 60.0
-    budget_s: float = 600.0
-    backoff_s: float = 0.5
-    longest_wait_s: float = 30.0
-    longest_answer_mib: float = 8.0
+    key_variable: Annotated[str | None, harmless] = None
+    concurrency: Annotated[int, at_least(1), harmless] = 8
+    items_per_s: Annotated[float | None, above(0), harmless] = None
+    burst: Annotated[int, at_least(1), harmless] = 1
+    timeout_s: Annotated[float, above(0), harmless] = 60.0
+    budget_s: Annotated[float, above(0), harmless] = 600.0
+    backoff_s: Annotated[float, above(0), harmless] = 0.5
+    longest_wait_s: Annotated[float, above(0), harmless] = 30.0
+    longest_answer_mib: Annotated[float, above(0)] = 8.0
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -76,13 +77,6 @@ class RemoteConfig:
             raise ConfigError("url: expected http://HOST… or https://HOST…")
         if parts.username is not None or parts.query:
             raise ConfigError("url: expected no user, password or key in it; name the variable of a key: key_variable")
-        for name in ("concurrency", "burst"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected a whole number from 1 on, got {getattr(self, name)!r}")
-        for name in ("items_per_s", "timeout_s", "budget_s", "backoff_s", "longest_wait_s", "longest_answer_mib"):
-            value = getattr(self, name)
-            if not (value is None and name == "items_per_s") and not (is_number(value) and value > 0):
-                raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
 
     def key(self) -> str | None:
         """The key of the service.

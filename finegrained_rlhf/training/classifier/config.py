@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, harmless
 
 ClassifierSelection = Literal["loss", "accuracy"]
 """What of the held-out texts chooses a checkpoint."""
 
 
 @dataclass(frozen=True)
-class ClassifierBatchConfig:
+class ClassifierBatchConfig(Settings):
     """How many texts are taken at a time.
 
     Attributes:
@@ -21,10 +22,6 @@ class ClassifierBatchConfig:
         eval_batch_size: texts in one forward pass of a validation.
     """
 
-    batch_size: int = 32
-    micro_batch_size: int = 32
-    eval_batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
-            raise ConfigError(f"batch sizes must be at least 1, got {self}")
+    batch_size: Annotated[int, at_least(1)] = 32
+    micro_batch_size: Annotated[int, at_least(1), harmless] = 32
+    eval_batch_size: Annotated[int, at_least(1), harmless] = 64

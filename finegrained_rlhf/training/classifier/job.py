@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName, above, at_least, below, harmless
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig, ClassifierSelection
@@ -43,27 +42,19 @@ class TrainClassifier(TrainingRun["ClassifierTrainer"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
-    model: ModelPath
+    data: InputFile
+    model: ModelName
     optimizer: OptimizerConfig
-    validation_data: str | None = None
+    validation_data: InputFile | None = None
     classes: Sequence[str] | None = None
-    epochs: float = 3
+    epochs: Annotated[float, above(0), harmless] = 3
     batches: ClassifierBatchConfig = field(default_factory=ClassifierBatchConfig)
-    max_length: int | None = None
-    dropout: float | None = None
+    max_length: Annotated[int | None, at_least(4)] = None
+    dropout: Annotated[float | None, at_least(0), below(1)] = None
     selected_by: ClassifierSelection = "loss"
     shuffle_labels: bool = False
 
     def __post_init__(self) -> None:
-        if self.selected_by not in get_args(ClassifierSelection):
-            raise ConfigError(f"selected_by: expected loss or accuracy, got {self.selected_by!r}")
-        if self.epochs <= 0:
-            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
-        if self.max_length is not None and self.max_length < 4:
-            raise ConfigError(f"max_length: expected null or at least 4, got {self.max_length}")
         super().__post_init__()
 
     def steps(self, examples: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, harmless
 
 DprSelection = Literal["mean_rank", "mrr"]
 """The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those that
@@ -15,7 +16,7 @@ DprPositives = Literal["first", "all"]
 
 
 @dataclass(frozen=True)
-class DprBatchConfig:
+class DprBatchConfig(Settings):
     """How many texts are taken at a time.
 
     Attributes:
@@ -25,17 +26,13 @@ class DprBatchConfig:
         eval_batch_size: texts in one forward pass without gradients.
     """
 
-    batch_size: int = 48
-    micro_batch_size: int = 48
-    eval_batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
-            raise ConfigError(f"batch sizes must be at least 1, got {self}")
+    batch_size: Annotated[int, at_least(1)] = 48
+    micro_batch_size: Annotated[int, at_least(1), harmless] = 48
+    eval_batch_size: Annotated[int, at_least(1), harmless] = 64
 
 
 @dataclass(frozen=True)
-class DprSampling:
+class DprSampling(Settings):
     """What a query brings into a training step.
 
     Attributes:
@@ -45,11 +42,5 @@ class DprSampling:
     """
 
     positives: DprPositives = "first"
-    hard_negatives: int = 1
-    other_negatives: int = 1
-
-    def __post_init__(self) -> None:
-        if self.positives not in get_args(DprPositives):
-            raise ConfigError(f"sampling.positives: expected first or all, got {self.positives!r}")
-        if min(self.hard_negatives, self.other_negatives) < 0:
-            raise ConfigError(f"sampling: expected 0 negatives or more of each kind, got {self}")
+    hard_negatives: Annotated[int, at_least(0)] = 1
+    other_negatives: Annotated[int, at_least(0)] = 1

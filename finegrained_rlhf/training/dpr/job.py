@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import InputFile, ModelName, above, at_least, below, harmless
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling, DprSelection
@@ -48,34 +48,23 @@ class TrainDPR(TrainingRun["DprTrainer"]):
 
     export: ClassVar[str] = "model"
 
-    data: str
-    query_model: ModelPath
-    passage_model: ModelPath
+    data: InputFile
+    query_model: ModelName
+    passage_model: ModelName
     optimizer: OptimizerConfig
-    validation_data: str | None = None
-    epochs: float = 40
+    validation_data: InputFile | None = None
+    epochs: Annotated[float, above(0), harmless] = 40
     batches: DprBatchConfig = field(default_factory=DprBatchConfig)
     sampling: DprSampling = field(default_factory=DprSampling)
     freeze_passages: bool = True
-    max_query_tokens: int = 384
-    max_passage_tokens: int = 384
-    dropout: float | None = None
-    validation_negatives: int = 30
+    max_query_tokens: Annotated[int, at_least(8)] = 384
+    max_passage_tokens: Annotated[int, at_least(8)] = 384
+    dropout: Annotated[float | None, at_least(0), below(1)] = None
+    validation_negatives: Annotated[int, at_least(0)] = 30
     best_from_epoch: float = 0
     selected_by: DprSelection = "mean_rank"
 
     def __post_init__(self) -> None:
-        if self.epochs <= 0:
-            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
-        for name in ("max_query_tokens", "max_passage_tokens"):
-            if getattr(self, name) < 8:
-                raise ConfigError(f"{name}: expected at least 8, got {getattr(self, name)}")
-        if self.selected_by not in get_args(DprSelection):
-            raise ConfigError(f"selected_by: expected mean_rank or mrr, got {self.selected_by!r}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
-        if self.validation_negatives < 0:
-            raise ConfigError(f"validation_negatives: expected 0 or more, got {self.validation_negatives}")
         if self.best_from_epoch < 0 or (self.total_steps is None and self.best_from_epoch > self.epochs):
             raise ConfigError(
                 f"best_from_epoch: expected 0 to epochs, which is {self.epochs}, got {self.best_from_epoch}"

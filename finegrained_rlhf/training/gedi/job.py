@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import InputFile, above, at_least, at_most, below, harmless
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
@@ -40,31 +40,20 @@ class TrainGeDi(TrainingRun["GeDiTrainer"]):
         max_tokens: longest text, end of sequence included; longer ones lose their end.
     """
 
-    data: str
+    data: InputFile
     policy: PolicyConfig
     optimizer: OptimizerConfig
     codes: Mapping[str, str] | None = None
-    validation_data: str | None = None
-    generative: float = 0.8
-    dropout: float | None = None
-    epochs: float = 1
-    batch_size: int = 16
-    micro_batch_size: int = 4
-    validation_batch_size: int = 16
-    max_tokens: int = 192
+    validation_data: InputFile | None = None
+    generative: Annotated[float, at_least(0.0), at_most(1.0)] = 0.8
+    dropout: Annotated[float | None, at_least(0), below(1)] = None
+    epochs: Annotated[float, above(0), harmless] = 1
+    batch_size: Annotated[int, at_least(1)] = 16
+    micro_batch_size: Annotated[int, at_least(1), harmless] = 4
+    validation_batch_size: Annotated[int, at_least(1), harmless] = 16
+    max_tokens: Annotated[int, at_least(2)] = 192
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batch_size", "validation_batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.generative <= 1.0:
-            raise ConfigError(f"generative: expected a share from 0 to 1, got {self.generative}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
-        if self.epochs <= 0:
-            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
-        if self.max_tokens < 2:
-            raise ConfigError(f"max_tokens: expected at least 2, got {self.max_tokens}")
         self.policy.check_frozen(self.processes.precision, reference=False)
         super().__post_init__()
 

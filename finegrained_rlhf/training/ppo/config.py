@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, at_most, harmless
 from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController
 
 
 @dataclass(frozen=True)
-class KLConfig:
+class KLConfig(Settings):
     """The KL penalty, inside the reward or inside the loss.
 
     Attributes:
@@ -30,25 +31,15 @@ class KLConfig:
 
     place: Literal["reward", "loss"] = "reward"
     estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
-    beta: float = 0.3
+    beta: Annotated[float, at_least(0)] = 0.3
     controller: Literal["fixed", "adaptive"] = "fixed"
     target: float = 6.0
     horizon: float = 10_000.0
-    limit: float | None = 10.0
-    patience: int = 5
+    limit: Annotated[float | None, above(0)] = 10.0
+    patience: Annotated[int, at_least(1)] = 5
     measure: Literal["sampled", "exact"] = "sampled"
 
     def __post_init__(self) -> None:
-        if self.place not in ("reward", "loss"):
-            raise ConfigError(f"ppo.kl.place must be reward or loss, got {self.place!r}")
-        if self.estimator not in ("k1", "k2", "k3", "exact"):
-            raise ConfigError(f"ppo.kl.estimator must be k1, k2, k3 or exact, got {self.estimator!r}")
-        if self.measure not in ("sampled", "exact"):
-            raise ConfigError(f"ppo.kl.measure must be sampled or exact, got {self.measure!r}")
-        if self.controller not in ("fixed", "adaptive"):
-            raise ConfigError(f"ppo.kl.controller must be fixed or adaptive, got {self.controller!r}")
-        if self.patience < 1 or (self.limit is not None and self.limit <= 0):
-            raise ConfigError("ppo.kl needs patience >= 1 and limit > 0 (or null)")
         self.build()
 
     @property
@@ -64,7 +55,7 @@ class KLConfig:
 
 
 @dataclass(frozen=True)
-class CompatConfig:
+class CompatConfig(Settings):
     """What the original code does and we think wrong; on only to reproduce published numbers (DEVIATIONS.md).
 
     Attributes:
@@ -82,7 +73,7 @@ class CompatConfig:
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Settings):
     """The update on token advantages, and GAE. What GAE, whitening and values need is read with `algorithm=ppo` alone.
 
     Attributes:
@@ -109,37 +100,20 @@ class PPOConfig:
         compat: faults of the original code, all off.
     """
 
-    epochs: int = 4
-    discount: float = 1.0
-    lambda_: float = 0.95
-    clip: float = 0.2
-    clip_upper: float | None = None
-    dual_clip: float | None = None
-    value_clip: float = 0.2
-    value_coefficient: float = 1.0
+    epochs: Annotated[int, at_least(1)] = 4
+    discount: Annotated[float, at_least(0), at_most(1)] = 1.0
+    lambda_: Annotated[float, at_least(0), at_most(1)] = 0.95
+    clip: Annotated[float, above(0)] = 0.2
+    clip_upper: Annotated[float | None, above(0)] = None
+    dual_clip: Annotated[float | None, above(1)] = None
+    value_clip: Annotated[float, above(0)] = 0.2
+    value_coefficient: Annotated[float, at_least(0)] = 1.0
     whiten_rewards: bool = True
     whiten_advantages: bool = True
     value_target: Literal["gae", "truncated"] = "gae"
     loss_average: Literal["token", "sequence", "constant"] = "token"
     score_sampling_distribution: bool = False
-    micro_batch_prompts: int = 1
-    micro_batch_tokens: int | None = None
+    micro_batch_prompts: Annotated[int, at_least(1), harmless] = 1
+    micro_batch_tokens: Annotated[int | None, at_least(1), harmless] = None
     kl: KLConfig = KLConfig()
     compat: CompatConfig = CompatConfig()
-
-    def __post_init__(self) -> None:
-        tokens = 1 if self.micro_batch_tokens is None else self.micro_batch_tokens
-        if self.epochs < 1 or self.micro_batch_prompts < 1 or tokens < 1:
-            raise ConfigError("ppo.epochs, ppo.micro_batch_prompts and ppo.micro_batch_tokens must be at least 1")
-        if not (0 <= self.discount <= 1 and 0 <= self.lambda_ <= 1):
-            raise ConfigError(f"ppo.discount and ppo.lambda_ must lie in [0, 1], got {self.discount}, {self.lambda_}")
-        if self.clip <= 0 or self.value_clip <= 0 or self.value_coefficient < 0:
-            raise ConfigError("ppo needs clip > 0, value_clip > 0 and value_coefficient >= 0")
-        if self.value_target not in ("gae", "truncated"):
-            raise ConfigError(f"ppo.value_target must be gae or truncated, got {self.value_target!r}")
-        if self.loss_average not in ("token", "sequence", "constant"):
-            raise ConfigError(f"ppo.loss_average must be token, sequence or constant, got {self.loss_average!r}")
-        if self.clip_upper is not None and self.clip_upper <= 0:
-            raise ConfigError(f"ppo.clip_upper must be positive (or null), got {self.clip_upper}")
-        if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ConfigError(f"ppo.dual_clip must be above 1 (or null), got {self.dual_clip}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.markers import DataName, at_least, harmless
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.rewards.config import RewardConfig
@@ -59,33 +59,29 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
 
     shards_weights: ClassVar[bool] = True
 
-    data: DataPath
+    data: DataName
     policy: PolicyConfig
     value: ValueConfig
     reward: RewardConfig
     rollout: RolloutConfig
     ppo: PPOConfig
     optimizer: OptimizerConfig
-    total_steps: int = field()
+    total_steps: Annotated[int, at_least(1), harmless] = field()
     algorithm: AdvantageEstimator = GAE()
-    validation_data: DataPath | None = None
-    validation_prompts: int | None = None
+    validation_data: DataName | None = None
+    validation_prompts: Annotated[int | None, at_least(1)] = None
     validation_decoding: Literal["greedy", "sampling"] = "greedy"
     max_prompt_tokens: int = 1024
     prompt_too_long: Literal["truncate", "refuse"] = "truncate"
     prompt: PromptConfig = PromptConfig()
-    validate_every: int | None = 50
-    checkpoint_every: int | None = 50
-    samples_every: int = 10
+    validate_every: Annotated[int | None, at_least(1), harmless] = 50
+    checkpoint_every: Annotated[int | None, at_least(1), harmless] = 50
+    samples_every: Annotated[int, at_least(1), harmless] = 10
     monitor: ResponseMonitor | None = None
-    dry_run: bool = False
-    dry_run_on: str | None = None
+    dry_run: Annotated[bool, harmless] = False
+    dry_run_on: Annotated[str | None, harmless] = None
 
     def __post_init__(self) -> None:
-        if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
-            raise ConfigError("samples_every and validation_prompts must be at least 1")
-        if self.validation_decoding not in ("greedy", "sampling"):
-            raise ConfigError(f"validation_decoding: expected greedy or sampling, got {self.validation_decoding!r}")
         if self.dry_run_on is not None and not re.fullmatch(r"[1-9]\d*x[1-9]\d*", str(self.dry_run_on)):
             raise ConfigError(
                 f"dry_run_on: expected GPUs and the GB of each, as in 8x80, or null, got {self.dry_run_on!r}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Protocol, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, at_most, below, harmless
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode
 from finegrained_rlhf.rl.kl import KLEstimator
@@ -46,7 +48,7 @@ class ResponseValidation(Protocol):
 
 
 @dataclass(frozen=True)
-class SelfCriticalKL:
+class SelfCriticalKL(Settings):
     """How far samples may leave the policy that the run began with.
 
     Attributes:
@@ -55,18 +57,16 @@ class SelfCriticalKL:
             `k1` has no gradient on average and is refused).
     """
 
-    beta: float = 0.0
+    beta: Annotated[float, at_least(0)] = 0.0
     estimator: KLEstimator = "k2"
 
     def __post_init__(self) -> None:
-        if self.beta < 0:
-            raise ConfigError(f"kl.beta: expected at least 0, got {self.beta}")
         if self.estimator not in get_args(KLEstimator) or self.estimator == "k1":
             raise ConfigError(f"kl.estimator: expected k2 or k3, got {self.estimator!r}")
 
 
 @dataclass(frozen=True)
-class SelfCriticalConfig:
+class SelfCriticalConfig(Settings):
     """The numbers of self-critical training.
 
     Attributes:
@@ -89,34 +89,24 @@ class SelfCriticalConfig:
         kl: of samples and the policy that the run began with.
     """
 
-    alpha: float = 0.99
-    batch_size: int = 64
+    alpha: Annotated[float, at_least(0), at_most(1)] = 0.99
+    batch_size: Annotated[int, at_least(1)] = 64
     samples: int = 5
-    max_new_tokens: int = 64
+    max_new_tokens: Annotated[int, at_least(2)] = 64
     temperature: float = 1.0
     top_k: int = 20
     top_p: float = 1.0
-    prompts_per_batch: int | None = None
-    micro_batch_prompts: int = 16
-    micro_batch_tokens: int | None = None
+    prompts_per_batch: Annotated[int | None, at_least(1), harmless] = None
+    micro_batch_prompts: Annotated[int, at_least(1), harmless] = 16
+    micro_batch_tokens: Annotated[int | None, at_least(1), harmless] = None
     engine: EngineKind = "auto"
     importance_cap: float | None = None
     importance_mode: ImportanceMode = "token_truncate"
-    dropout: float | None = 0.0
-    validation_batch_size: int = 64
+    dropout: Annotated[float | None, at_least(0), below(1)] = 0.0
+    validation_batch_size: Annotated[int, at_least(1), harmless] = 64
     kl: SelfCriticalKL = SelfCriticalKL()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"alpha: expected 0 <= alpha <= 1, got {self.alpha}")
-        for name in ("batch_size", "prompts_per_batch", "micro_batch_prompts", "validation_batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
-        if self.max_new_tokens < 2:
-            raise ConfigError(f"max_new_tokens: expected at least 2, got {self.max_new_tokens}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
         if self.alpha == 0 and self.kl.beta:
             raise ConfigError(f"kl.beta: expected 0 where alpha is 0: there are no samples then, got {self.kl.beta}")
         check_engine_settings(self.engine, self.importance_cap, self.importance_mode)

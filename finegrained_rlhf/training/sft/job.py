@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath
-from finegrained_rlhf.inference.inputs.prompts import TooLong
+from finegrained_rlhf.core.markers import DataName, above, at_least, below, harmless
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 if TYPE_CHECKING:
@@ -52,36 +51,26 @@ class TrainSFT(TrainingRun["SFTTrainer"]):
 
     shards_weights: ClassVar[bool] = True
 
-    data: DataPath
+    data: DataName
     policy: PolicyConfig
     optimizer: OptimizerConfig
     whole_texts: bool = False
-    epochs: float = 10
-    batch_size: int = 4
-    micro_batch_size: int = 4
-    dropout: float | None = None
-    validation_data: DataPath | None = None
-    validation_prompts: int | None = None
-    validation_batch_size: int = 16
+    epochs: Annotated[float, above(0), harmless] = 10
+    batch_size: Annotated[int, at_least(1)] = 4
+    micro_batch_size: Annotated[int, at_least(1), harmless] = 4
+    dropout: Annotated[float | None, at_least(0), below(1)] = None
+    validation_data: DataName | None = None
+    validation_prompts: Annotated[int | None, at_least(1)] = None
+    validation_batch_size: Annotated[int, at_least(1), harmless] = 16
     max_prompt_tokens: int = 1024
-    max_answer_tokens: int = 200
+    max_answer_tokens: Annotated[int, at_least(2)] = 200
     prompt_too_long: TooLong = "truncate"
     prompt: PromptConfig = PromptConfig()
     segmenter: str = DEFAULT_SEGMENTER
     monitor: ResponseMonitor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batch_size", "validation_batch_size", "validation_prompts"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
         self.policy.check_frozen(self.processes.precision, reference=False)
-        if self.max_answer_tokens < 2:
-            raise ConfigError(f"max_answer_tokens: expected at least 2, got {self.max_answer_tokens}")
-        if self.epochs <= 0:
-            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
         super().__post_init__()
 
     def steps(self, examples: int) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_json
+from finegrained_rlhf.core.markers import OutputFile, above, at_least
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(Settings):
     """A job: prints what one step and one validation took and what that makes for whole runs, and refuses too much.
 
     Attributes:
@@ -26,16 +29,12 @@ class Forecast:
     """
 
     measured: str
-    steps: int
-    validations: int
-    runs: int
-    hours: float
-    output: str
+    steps: Annotated[int, at_least(1)]
+    validations: Annotated[int, at_least(1)]
+    runs: Annotated[int, at_least(1)]
+    hours: Annotated[float, above(0)]
+    output: OutputFile
     setting: str = "total_steps"
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.validations, self.runs) < 1 or self.hours <= 0:
-            raise ConfigError("steps, validations and runs: expected at least 1; hours: more than 0")
 
     def hours_of(self, step_s: float, validation_s: float, steps: int) -> float:
         """Hours of one run of so many steps, in which validations come as often as in a whole one."""

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from finegrained_lab.experiments.comparison import Claim, check_claims, claims_page
 from finegrained_lab.experiments.run_settings import settings_of_runs, settings_words
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.factworld.report import run_seconds
 from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of, hardware
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -20,7 +22,7 @@ Evidence = Literal["generated world", "real data", "real data and pretrained wei
 
 
 @dataclass(frozen=True)
-class Results(ABC):
+class Results(Settings, ABC):
     """A job that writes a results file and the page beside it, and what the file says of how it was made.
 
     Attributes:
@@ -33,16 +35,12 @@ class Results(ABC):
             that runs the experiment gives it.
     """
 
-    output: str
+    output: OutputFile
     command: str
     chosen: str = field(kw_only=True)
     evidence: Evidence = field(default="generated world", kw_only=True)
     made_before: Sequence[str] = field(default=(), kw_only=True)
     configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.evidence not in get_args(Evidence):
-            raise ConfigError(f"evidence: expected one of {', '.join(get_args(Evidence))}, got {self.evidence!r}")
 
     @abstractmethod
     def page(self, result: Mapping[str, Any]) -> str:

@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from finegrained_lab.pretrained.wheels import WheelFile, file_in_wheel
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, read_json, sha256_of, write_json
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 
 RECORD = "source.json"
-PretrainedName = Literal["smollm2", "minilm"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ PRETRAINED: dict[str, PretrainedModel] = {
 
 
 @dataclass(frozen=True)
-class PrepareModels:
+class PrepareModels(Settings):
     """What `finegrained prepare-models` runs.
 
     Attributes:
@@ -101,9 +102,9 @@ class PrepareModels:
         overwrite: replace a directory that holds something else.
     """
 
-    output_dir: str
-    models: Sequence[PretrainedName] = ("smollm2", "minilm")
-    wheels: str | None = None
+    output_dir: OutputDirectory
+    models: Sequence[str] = ("smollm2", "minilm")
+    wheels: InputFile | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:

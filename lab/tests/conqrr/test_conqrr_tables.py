@@ -110,7 +110,7 @@ def test_rewrites_side_by_side(folder: Path) -> None:
     page = (folder / "t.md").read_text()
     assert page == table.page(json.loads((folder / "t.json").read_text()))
     assert "| our own | a \\*mill\\* \\| of Ada   | 2    |" in page and "| rewrite | what color is the mill | 1" in page
-    for bad, what in (({"count": 0}, "samples.count"), ({"rewrites": {}}, "samples.rewrites")):
+    for bad, what in (({"count": 0}, "count: expected"), ({"rewrites": {}}, "samples.rewrites")):
         with pytest.raises(ConfigError, match=what):
             dataclasses.replace(samples, **bad)
 

@@ -89,5 +89,5 @@ def test_the_files_are_prompt_files_with_scores(tmp_path: Path) -> None:
     assert tuple(read_continuation_prompts(parts / "test.jsonl")) == made.test
     with pytest.raises(DataError, match="data.jsonl, field test: asked for 10000"):
         SplitPrompts(str(data), str(parts)).run()
-    with pytest.raises(ConfigError, match="dev: expected 1 or more, got 0"):
+    with pytest.raises(ConfigError, match="dev: expected at least 1, got 0"):
         SplitPrompts(str(data), str(parts), dev=0)

@@ -50,5 +50,5 @@ def test_a_run_without_steps_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", [{"steps": 0}, {"runs": 0}, {"hours": 0.0}, {"validations": 0}])
 def test_settings_are_checked(changed: dict[str, float]) -> None:
     whole = {"measured": "x", "steps": 1, "validations": 1, "runs": 1, "hours": 1.0, "output": "y"}
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match=f"{next(iter(changed))}: expected (at least 1|above 0)"):
         Forecast(**{**whole, **changed})  # type: ignore[arg-type]

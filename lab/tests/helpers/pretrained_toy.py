@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from smoke import made_once
 
-from finegrained_lab.pretrained.prepare import PRETRAINED, PrepareModels, PretrainedModel, PretrainedName
+from finegrained_lab.pretrained.prepare import PRETRAINED, PrepareModels, PretrainedModel
 from finegrained_lab.pretrained.wheels import WheelFile, WheelUnavailableError
 from finegrained_rlhf.core.files import sha256_of
 
@@ -67,7 +67,7 @@ def gguf_read_once() -> Iterator[None]:
         yield
 
 
-def real_model(factory: pytest.TempPathFactory, name: PretrainedName) -> Path:
+def real_model(factory: pytest.TempPathFactory, name: str) -> Path:
     """The directory of a real model: below PRETRAINED_MODELS, below `models/`, or made now; else the test is skipped.
 
     PRETRAINED_WHEELS names a directory of wheel files for a machine without a connection.

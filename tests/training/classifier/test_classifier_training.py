@@ -151,7 +151,7 @@ def test_what_cannot_be_trained_is_refused(files: Path, tmp_path: Path) -> None:
         built(job(files, tmp_path, classes=["a", "b"]))
     with pytest.raises(ConfigError, match="selected_by"):
         job(files, tmp_path, selected_by="f1")
-    with pytest.raises(ConfigError, match="batch sizes"):
+    with pytest.raises(ConfigError, match="batch_size: expected at least 1"):
         ClassifierBatchConfig(0)
 
 

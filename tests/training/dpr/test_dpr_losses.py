@@ -94,7 +94,7 @@ def test_the_pool_of_a_validation_holds_every_passage_once() -> None:
     assert list(ranking_batch(data, 1).passages) == [0, 1, 2, 4]
     assert list(ranking_batch(data, 30).passages) == [0, 1, 2, 3, 4, 5]
     assert ranking_batch(data, 1).left_out.tolist() == [[False, True, False, False], [False] * 4]
-    with pytest.raises(ConfigError, match="expected first or all"):
+    with pytest.raises(ConfigError, match="positives: expected one of first, all"):
         DprSampling("second")  # type: ignore[arg-type]
 
 

@@ -189,7 +189,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_made(files: Path, 
         job(files, tmp_path, total_steps=None, epochs=2, best_from_epoch=3)
     with pytest.raises(ConfigError, match="best_from_epoch: expected at most 6 steps, got 9"):
         built(job(files, tmp_path, best_from_epoch=3))
-    with pytest.raises(ConfigError, match="batch sizes"):
+    with pytest.raises(ConfigError, match="batch_size: expected at least 1"):
         DprBatchConfig(0)
 
 

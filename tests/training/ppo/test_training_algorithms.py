@@ -219,7 +219,7 @@ def test_what_an_algorithm_cannot_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="samples_per_prompt"):
         make_trainer(tmp_path, samples=1, algorithm=group)
     for wrong in ({"baseline": "x"}, {"scale": "x"}, {"credit": "x"}, {"position": "x"}):
-        with pytest.raises(ConfigError, match=f"algorithm.{next(iter(wrong))} must be"):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected one of"):
             GroupAdvantages(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="algorithm.scale=std .* not leave_one_out"):
         GroupAdvantages(scale="std")
@@ -232,10 +232,10 @@ def test_what_an_algorithm_cannot_use_is_refused(tmp_path: Path) -> None:
     check_values("none", group)
     check_values("separate", GAE())
     for wrong in ({"clip_upper": 0.0}, {"dual_clip": 1.0}):
-        with pytest.raises(ConfigError, match="ppo"):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
             PPOConfig(**wrong)
     for wrong in ({"place": "x"}, {"estimator": "k4"}):
-        with pytest.raises(ConfigError, match="kl"):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
             KLConfig(**wrong)  # type: ignore[arg-type]
 
 

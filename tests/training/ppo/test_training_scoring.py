@@ -89,5 +89,5 @@ def test_values_without_the_policy_are_the_same_values(tmp_path: Path) -> None:
 
 
 def test_an_unknown_source_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.logprobs must be auto, decode or update, got 'both'"):
+    with pytest.raises(ConfigError, match=r"logprobs: expected one of auto, decode, update"):
         RolloutConfig(1, logprobs="both")  # type: ignore[arg-type]

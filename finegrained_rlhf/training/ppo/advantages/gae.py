@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import ValueHeads
 from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_returns
 from finegrained_rlhf.rl.stats import Reduce, Whitening, whitening
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GAE:
+class GAE(Settings):
     """Generalised advantage estimation with a value model (`algorithm=ppo`); discount, λ and whitening are `ppo`'s.
 
     With one head, V is learnt for the sum of all rewards. With one head a component, each learns its own component's

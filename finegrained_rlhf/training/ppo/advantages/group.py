@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.rl.group import (
     EPSILON,
     Compared,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GroupAdvantages:
+class GroupAdvantages(Settings):
     """Advantages of responses over the other responses to their prompt (their group), or over the batch.
 
     Attributes:
@@ -62,15 +63,6 @@ class GroupAdvantages:
     whiten: bool = False
 
     def __post_init__(self) -> None:
-        known = {
-            "baseline": ("leave_one_out", "group_mean", "batch_mean"),
-            "scale": ("none", "std"),
-            "credit": ("outcome", "process", "returns"),
-            "position": ("segment", "share"),
-        }
-        for name, words in known.items():
-            if getattr(self, name) not in words:
-                raise ConfigError(f"algorithm.{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
         if self.scale == "std" and self.baseline != "group_mean":
             raise ConfigError(
                 f"algorithm.scale=std divides by the spread about algorithm.baseline=group_mean, not {self.baseline}; "

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 
 @dataclass(frozen=True)
-class JoinFeedback:
+class JoinFeedback(Settings):
     """Write the records of several feedback files to one, file by file.
 
     A question that was annotated in several rounds stays as often: a record whose id an earlier file has gets the
@@ -24,8 +26,8 @@ class JoinFeedback:
         taxonomy: what was marked.
     """
 
-    data: Sequence[str]
-    output: str
+    data: Sequence[InputFile]
+    output: OutputFile
     taxonomy: Taxonomy = QA_FEEDBACK
 
     def __post_init__(self) -> None:

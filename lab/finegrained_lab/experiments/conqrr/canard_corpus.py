@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from finegrained_rlhf.conqrr.readers.canard import canard_passages
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 
 
 @dataclass(frozen=True)
-class WriteCanardCorpus:
+class WriteCanardCorpus(Settings):
     """Write every answer of a file of CANARD with its article and section, one passage a line.
 
     Attributes:
@@ -17,8 +19,8 @@ class WriteCanardCorpus:
         output: the corpus, JSON lines with `id`, `text` (the answer) and `title` (article, section).
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
 
     def run(self) -> None:
         """Write it.

@@ -12,13 +12,15 @@ from finegrained_rlhf.conqrr.evaluation.measure import grades_of, judgements_of
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.runs import read_trec_run
 from finegrained_rlhf.text.tables import markdown_table
 
 
 @dataclass(frozen=True)
-class RewriteDifferences:
+class RewriteDifferences(Settings):
     """Which systems a page compares in MRR.
 
     Attributes:
@@ -27,8 +29,8 @@ class RewriteDifferences:
         pairs: names of two systems each: the second is taken away from the first.
     """
 
-    data: str | RewriteData
-    runs: Mapping[str, str]
+    data: InputFile | RewriteData
+    runs: Mapping[str, InputFile]
     pairs: Sequence[Sequence[str]]
 
     def __post_init__(self) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewards.passages import found_rank
+from finegrained_rlhf.conqrr.rewards.passages import hit_rank
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import read_trec_run
@@ -19,7 +21,7 @@ from finegrained_rlhf.text.tables import markdown_table
 
 
 @dataclass(frozen=True)
-class SampleRewrites:
+class SampleRewrites(Settings):
     """Which rewrites a page shows.
 
     Attributes:
@@ -30,14 +32,12 @@ class SampleRewrites:
             picks them.
     """
 
-    data: str | RewriteData
-    rewrites: Mapping[str, str]
-    runs: str
-    count: int = 8
+    data: InputFile | RewriteData
+    rewrites: Mapping[str, InputFile]
+    runs: InputFile
+    count: Annotated[int, at_least(1)] = 8
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError(f"samples.count: expected at least 1, got {self.count}")
         if not self.rewrites:
             raise ConfigError("samples.rewrites: expected at least one file of rewrites")
 
@@ -69,7 +69,7 @@ class SampleRewrites:
 
 def best_gold_rank(example: RewriteExample, run: Mapping[str, Sequence[Hit]]) -> int | None:
     """The best rank of a gold passage of a question in a run, ties counted against it; None where none was found."""
-    best = min((found_rank(run.get(example.id, ()), gold) for gold in example.gold), default=float("inf"))
+    best = min((hit_rank(run.get(example.id, ()), gold) for gold in example.gold), default=float("inf"))
     return None if best == float("inf") else int(best)
 
 

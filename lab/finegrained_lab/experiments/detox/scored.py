@@ -7,7 +7,9 @@ from pathlib import Path
 
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
 from finegrained_rlhf.feedback.labelled_texts import read_labelled_texts
@@ -16,7 +18,7 @@ MILD, TOXIC = "mild", "toxic"
 
 
 @dataclass(frozen=True)
-class WriteScoredTexts:
+class WriteScoredTexts(Settings):
     """Write the prompts and continuations of a file as texts with their scores, in parts that share no row.
 
     A text is labelled `toxic` where its score is at least .5, else `mild`; one without a score is left out.
@@ -27,8 +29,8 @@ class WriteScoredTexts:
         parts: names, each with its share of the rows, in order.
     """
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
     parts: dict[str, float]
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class WriteScoredTexts:
 
 
 @dataclass(frozen=True)
-class SplitByLabel:
+class SplitByLabel(Settings):
     """Write the texts of each label to a file of their own: what language models learn from that shall write alike.
 
     Attributes:
@@ -65,8 +67,8 @@ class SplitByLabel:
         output_dir: directory of `LABEL.jsonl`.
     """
 
-    data: str
-    output_dir: str
+    data: InputFile
+    output_dir: OutputDirectory
 
     def run(self) -> None:
         """Read, write; prints one line.

@@ -10,10 +10,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from finegrained_rlhf.core.checks import require
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt, ScoredText
 
@@ -83,7 +86,7 @@ def _take(
 
 
 @dataclass(frozen=True)
-class SplitPrompts:
+class SplitPrompts(Settings):
     """Write the parts of a file as prompt files `train.jsonl`, `dev.jsonl` and `test.jsonl`, with scores.
 
     Attributes:
@@ -97,19 +100,14 @@ class SplitPrompts:
         seed: of the shuffle.
     """
 
-    data: str
-    output_dir: str
-    dev: int = 5000
-    test: int = 10_000
-    train: int | None = None
+    data: InputFile
+    output_dir: OutputDirectory
+    dev: Annotated[int, at_least(1)] = 5000
+    test: Annotated[int, at_least(1)] = 10_000
+    train: Annotated[int | None, at_least(1)] = None
     test_data: str | None = None
     non_toxic_dev: bool = False
-    seed: int = SEED
-
-    def __post_init__(self) -> None:
-        for name, value in (("dev", self.dev), ("test", self.test), ("train", self.train)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected 1 or more, got {value}")
+    seed: Seed = SEED
 
     def run(self) -> PromptParts:
         """Read, split, write.

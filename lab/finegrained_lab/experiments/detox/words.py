@@ -6,15 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.core.markers import InputFile, OutputFile, at_least
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, read_labelled_texts
 from finegrained_rlhf.metrics.functions import words_with_letters
 
 
 @dataclass(frozen=True)
-class WriteLabelWords:
+class WriteLabelWords(Settings):
     """Write the words that texts of a label have most more often than the others, the surest first.
 
     A word counts once a text. Words are ordered by the log-odds ratio with the frequencies of all texts as prior,
@@ -28,14 +31,10 @@ class WriteLabelWords:
         words: how many at most.
     """
 
-    data: str
+    data: InputFile
     label: str
-    output: str
-    words: int = 50
-
-    def __post_init__(self) -> None:
-        if self.words < 1:
-            raise ConfigError(f"words: expected at least 1, got {self.words}")
+    output: OutputFile
+    words: Annotated[int, at_least(1)] = 50
 
     def run(self) -> None:
         """Read, count, write; prints one line.

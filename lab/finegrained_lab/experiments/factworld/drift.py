@@ -14,6 +14,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.factworld.grammar import FactSource, parse_source, split_passages
 from finegrained_rlhf.factworld.oracle import Judgement, judge
 from finegrained_rlhf.feedback.outputs import get_field
@@ -176,7 +177,7 @@ class MeasureDrift:
         segmenter: spaCy pipeline that cuts the answers, the one of the run's reward models.
     """
 
-    def __init__(self, run: str, data: str | None = None, segmenter: str = DEFAULT_SEGMENTER) -> None:
+    def __init__(self, run: InputFile, data: InputFile | None = None, segmenter: str = DEFAULT_SEGMENTER) -> None:
         self.directory, self.data, self.segmenter = RunDirectory(run), data, SpacySegmenter(segmenter)
 
     def run(self) -> dict[str, Any]:

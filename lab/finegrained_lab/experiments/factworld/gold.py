@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
 
 
 @dataclass(frozen=True)
-class WriteGoldAnswers:
+class WriteGoldAnswers(Settings):
     """Write the gold answers of a prompt file as outputs, which `finegrained evaluate outputs=FILE` measures.
 
     Attributes:
@@ -17,8 +19,8 @@ class WriteGoldAnswers:
         output: the outputs, JSON lines.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
 
     def run(self) -> None:
         """Write them.

@@ -16,6 +16,7 @@ import yaml
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.markers import Seed
 from finegrained_rlhf.factworld.report import RATES, exported_validation, mean_error
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
@@ -36,7 +37,7 @@ class FactWorldGrid(Results):
     """
 
     directory: str
-    seeds: Sequence[int]
+    seeds: Sequence[Seed]
 
     def run(self) -> dict[str, Any]:
         """Write both files and print the page.

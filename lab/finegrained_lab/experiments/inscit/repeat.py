@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_predictions
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatLastTurn:
+class RepeatLastTurn(Settings):
     """Write the predictions of `last_turn`; a step of `pipeline=inscit/world`.
 
     Attributes:
@@ -20,8 +22,8 @@ class RepeatLastTurn:
         output: JSON file of predictions.
     """
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

@@ -11,13 +11,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit, write_inscit
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffleEvidence:
+class ShuffleEvidence(Settings):
     """Write a file whose labels have each other's evidence; a step of `pipeline=inscit/world`.
 
     Labels without evidence keep none; the others exchange theirs over the whole file.
@@ -28,9 +30,9 @@ class ShuffleEvidence:
         seed: of the permutation.
     """
 
-    data: str
-    output: str
-    seed: int = 0
+    data: InputFile
+    output: OutputFile
+    seed: Seed = 0
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

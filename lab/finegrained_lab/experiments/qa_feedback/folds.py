@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import harmless
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from reward_models.kinds import KINDS
@@ -51,7 +54,7 @@ def fold_models(directory: str | Path) -> Iterator[FoldModel]:
 
 
 @dataclass(frozen=True)
-class JudgeFolds:
+class JudgeFolds(Settings):
     """Lets every finished model of a cross-validation judge its held-out fold, those excepted that have done so.
 
     Attributes:
@@ -61,7 +64,7 @@ class JudgeFolds:
     """
 
     directory: str
-    batch_size: int = 32
+    batch_size: Annotated[int, harmless] = 32
     processes: ProcessConfig = ProcessConfig()
 
     def run(self) -> None:

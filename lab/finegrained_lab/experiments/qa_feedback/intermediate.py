@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
@@ -144,7 +147,7 @@ def _foreign(record: FeedbackRecord, segmenter: Segmenter, generator: np.random.
 
 
 @dataclass(frozen=True)
-class MakeIntermediateFeedback:
+class MakeIntermediateFeedback(Settings):
     """Writes a feedback file of planted errors, made of the records of another feedback file.
 
     Attributes:
@@ -156,16 +159,12 @@ class MakeIntermediateFeedback:
         segmenter: `english`, `rules` or the name of an installed spaCy pipeline.
     """
 
-    data: str
-    output: str
-    copies: int = 1
-    rate: float = 0.4
-    seed: int = 0
+    data: InputFile
+    output: OutputFile
+    copies: Annotated[int, at_least(1)] = 1
+    rate: Annotated[float, at_least(0), at_most(1)] = 0.4
+    seed: Seed = 0
     segmenter: str = DEFAULT_SEGMENTER
-
-    def __post_init__(self) -> None:
-        if self.copies < 1 or not 0 <= self.rate <= 1:
-            raise ConfigError("need copies >= 1 and 0 <= rate <= 1")
 
     def run(self) -> list[FeedbackRecord]:
         """Make and write the records.

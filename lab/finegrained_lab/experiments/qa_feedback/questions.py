@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from finegrained_lab.experiments.qa_feedback.split import question_key, split_by_question
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least
 from finegrained_rlhf.feedback.reading import read_examples, read_feedback, write_examples, write_feedback
 from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -25,7 +28,7 @@ CUE = " answer:"
 
 
 @dataclass(frozen=True)
-class SplitQuestions:
+class SplitQuestions(Settings):
     """Writes the files of a run in which no reward model judges what it was optimised for.
 
     One fold of the questions is held out. The feedback on the others is halved by folds: `optimised.json` trains the
@@ -46,21 +49,18 @@ class SplitQuestions:
         seed: of the split.
     """
 
-    data: str
+    data: InputFile
     feedback: str
-    output_dir: str
+    output_dir: OutputDirectory
     folds: int = 5
     held_out: int = 4
-    context_words: int | None = None
-    answer_words: int | None = None
-    seed: int = 0
+    context_words: Annotated[int | None, at_least(1)] = None
+    answer_words: Annotated[int | None, at_least(1)] = None
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if self.folds < 3 or not 0 <= self.held_out < self.folds:
             raise ConfigError("need folds >= 3 and 0 <= held_out < folds")
-        for name in ("context_words", "answer_words"):
-            if (words := getattr(self, name)) is not None and words < 1:
-                raise ConfigError(f"{name}: expected null or at least 1, got {words}")
 
     def run(self) -> dict[str, int]:
         """Write all files, or none.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, above, at_least, below
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
@@ -70,7 +73,7 @@ def _fold(ordered: Sequence[FeedbackRecord], place: dict[str, int], number: int,
 
 
 @dataclass(frozen=True)
-class SplitFeedback:
+class SplitFeedback(Settings):
     """Writes `fold_K/{train,test,tune,fit}.json`, feedback files each, and `train_N.json` for learning curves.
 
     `tune` and `fit` are the two parts of `train`. `train_N` is the last N records of `train`, so that a smaller one is
@@ -85,16 +88,12 @@ class SplitFeedback:
         seed: of the split.
     """
 
-    data: str
-    output_dir: str
-    folds: int = 5
-    tuning: float = 0.125
-    sizes: Sequence[int] = ()
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.folds < 2 or not 0 < self.tuning < 1 or any(size < 1 for size in self.sizes):
-            raise ConfigError("need folds >= 2, 0 < tuning < 1 and sizes >= 1")
+    data: InputFile
+    output_dir: OutputDirectory
+    folds: Annotated[int, at_least(2)] = 5
+    tuning: Annotated[float, above(0), below(1)] = 0.125
+    sizes: Sequence[Annotated[int, at_least(1)]] = ()
+    seed: Seed = 0
 
     def run(self) -> list[Fold]:
         """Write all folds, or none.

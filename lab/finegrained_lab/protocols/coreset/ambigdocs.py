@@ -11,16 +11,18 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.protocols.coreset.conversations import AmbiguousConversation
 from finegrained_lab.protocols.coreset.scenarios import TURNS, draw_conversation_turns
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text, Texts
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prompts.asking import ask_for
 from finegrained_rlhf.personalization.selection.remarks import SourceDocument
@@ -128,7 +130,7 @@ def _states(text: str, answer: str) -> bool:
 
 
 @dataclass(frozen=True)
-class MakeDisambigDocs:
+class MakeDisambigDocs(Settings):
     """Make conversations of AmbigDocs, in the form that `finegrained run-coreset` reads.
 
     Attributes:
@@ -147,21 +149,18 @@ class MakeDisambigDocs:
 
     every_process: ClassVar[bool] = False
 
-    data: str
-    output: str
+    data: InputFile
+    output: OutputFile
     llm: TextGenerator
-    questions: int = 5
-    tries: int = 8
+    questions: Annotated[int, at_least(1)] = 5
+    tries: Annotated[int, at_least(1)] = 8
     scenario: str = "mixed"
-    turns: int | None = None
-    instances: int | None = None
-    seed: int = 0
+    turns: Annotated[int | None, at_least(1)] = None
+    instances: Annotated[int | None, at_least(1)] = None
+    seed: Seed = 0
     progress: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("questions", "tries", "turns", "instances"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
         if self.scenario not in TURNS:
             raise ConfigError(f"scenario: expected one of {', '.join(TURNS)}, got {self.scenario!r}")
 

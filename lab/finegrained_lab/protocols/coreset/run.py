@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.protocols.answers import check_kept_answers, with_kept_answers
 from finegrained_lab.protocols.coreset.conversations import (
@@ -23,10 +23,12 @@ from finegrained_lab.protocols.coreset.measures import (
 )
 from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, at_least, at_most
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK, ConversationAgent, PossibleAnswers
 from finegrained_rlhf.personalization.learners.coreset_agents import (
@@ -45,7 +47,7 @@ SHOWN_COLUMNS = ("precision", "recall", "tokens_in", "tokens_out", "calls", "uns
 
 
 @dataclass(frozen=True)
-class RunCoreset:
+class RunCoreset(Settings):
     """Run agents through conversations about several entities of one name, and say how right their answers are.
 
     Writes `summary.json`, the figures by scenario, number of documents and agent, and `turns.jsonl`, every turn as it
@@ -74,13 +76,13 @@ class RunCoreset:
 
     every_process: ClassVar[bool] = False
 
-    conversations: str
-    output_dir: str
+    conversations: InputFile
+    output_dir: OutputDirectory
     llm: TextGenerator
     agents: Sequence[str] = DEFAULT_AGENTS
     scenarios: Sequence[str] | None = None
-    k: int | None = None
-    threshold: float = 0.5
+    k: Annotated[int | None, at_least(1)] = None
+    threshold: Annotated[float, at_least(-1.0), at_most(1.0)] = 0.5
     with_documents: bool = True
     encoder: ContextEncoder | None = None
     task: str = QUESTION_TASK
@@ -93,10 +95,6 @@ class RunCoreset:
             raise ConfigError("agents: expected at least one, each once")
         for name in self.agents:
             check_conversation_agent(name)
-        if self.k is not None and self.k < 1:
-            raise ConfigError(f"k: expected at least 1, got {self.k}")
-        if not -1.0 <= self.threshold <= 1.0:
-            raise ConfigError(f"threshold: expected a cosine from -1 to 1, got {self.threshold}")
         OutcomeCounts(self.failures)
         check_kept_answers(self.llm, self.answers)
 

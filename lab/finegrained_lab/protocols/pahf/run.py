@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.protocols.answers import check_kept_answers, with_kept_answers
 from finegrained_lab.protocols.pahf.curves import draw_phase_curves
@@ -16,10 +16,12 @@ from finegrained_lab.protocols.pahf.scenes import Scene, read_scenes
 from finegrained_lab.protocols.pahf.users import AdvisingUser
 from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import sha256_of, write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.core.markers import OutputDirectory, at_least, at_most
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
@@ -32,7 +34,7 @@ SHOWN_FIGURES = ("success1", "acpe1", "success2", "success3", "acpe3", "success4
 
 
 @dataclass(frozen=True)
-class RunPahf:
+class RunPahf(Settings):
     """Run the settings of PAHF through four phases (learn, test, learn what has changed, test).
 
     Writes `summary.json`, the figures by setting and phase and how often one is right who looks at nothing,
@@ -64,13 +66,13 @@ class RunPahf:
     every_process: ClassVar[bool] = False
 
     phases: Sequence[str]
-    output_dir: str
+    output_dir: OutputDirectory
     llm: TextGenerator
     user: AdvisingUser
     feedback: Sequence[str] = FEEDBACK_SETTINGS
-    iterations: int = 3
-    k: int = 10
-    similarity: float = 0.3
+    iterations: Annotated[int, at_least(1)] = 3
+    k: Annotated[int, at_least(1)] = 10
+    similarity: Annotated[float, at_least(-1.0), at_most(1.0)] = 0.3
     encoder: ContextEncoder | None = None
     task: str = CHOICE_TASK
     answers: str | None = None
@@ -87,10 +89,6 @@ class RunPahf:
             or len({*self.feedback}) < len(self.feedback)
         ):
             raise ConfigError(f"feedback: expected some of {', '.join(FEEDBACK_SETTINGS)}, each once")
-        if self.iterations < 1 or self.k < 1:
-            raise ConfigError(f"iterations and k: expected at least 1, got {self.iterations} and {self.k}")
-        if not -1.0 <= self.similarity <= 1.0:
-            raise ConfigError(f"similarity: expected a cosine from -1 to 1, got {self.similarity}")
         OutcomeCounts(self.failures)
         check_kept_answers(self.llm, self.answers)
 

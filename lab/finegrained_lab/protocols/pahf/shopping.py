@@ -16,6 +16,7 @@ from finegrained_lab.protocols.pahf.scenes import NO_PURCHASE, Scene, ShoppingSc
 from finegrained_lab.protocols.pahf.users import PLAY
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.prompts.asking import ask_for_text
@@ -82,7 +83,7 @@ def _taste(value: Any, field: str) -> FeatureTaste:
 
 
 @dataclass(frozen=True)
-class ShoppingUser:
+class ShoppingUser(Settings):
     """A persona who buys what all of whose features they accept, and likes some of it more.
 
     Attributes:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from finegrained_lab.protocols.pahf.scenes import Scene, read_personas
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prompts.asking import ask_for_text
 
@@ -44,7 +46,7 @@ class AdvisingUser(Protocol):
 
 
 @dataclass(frozen=True)
-class ScriptedUser:
+class ScriptedUser(Settings):
     """Says the scene's preference; of some wrong actions only that they were wrong.
 
     Attributes:
@@ -52,12 +54,8 @@ class ScriptedUser:
         seed: of which these are.
     """
 
-    terse: float = 0.1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.terse <= 1.0:
-            raise ConfigError(f"terse: expected a share from 0 to 1, got {self.terse}")
+    terse: Annotated[float, at_least(0.0), at_most(1.0)] = 0.1
+    seed: Seed = 0
 
     def answer(self, scene: Scene, question: str, phase: int) -> str:
         """The preference, whatever was asked."""
@@ -70,7 +68,7 @@ class ScriptedUser:
 
 
 @dataclass(frozen=True)
-class ModelUser:
+class ModelUser(Settings):
     """A language model that plays personas. It is shown the scene and what is asked or was done, not what is right.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.protocols.answers import check_kept_answers, with_kept_answers
 from finegrained_lab.protocols.prelude.curves import draw_cost_curves
@@ -23,10 +23,12 @@ from finegrained_lab.protocols.prelude.tokens import cost_tokeniser
 from finegrained_lab.protocols.prelude.users import EditingUser
 from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.core.markers import OutputDirectory, at_least
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
 from finegrained_rlhf.personalization.learners.base import TASK, UNLEARNT, Draft, Learner
 from finegrained_rlhf.personalization.learners.prelude_agents import AGENTS, AgentSettings, check_agent, make_agent
@@ -42,7 +44,7 @@ COUNTS = ("odd", "unanswered", "not_learnt")
 
 
 @dataclass(frozen=True)
-class RunPrelude:
+class RunPrelude(Settings):
     """Run agents on the rounds of a file and say what the user's edits cost.
 
     Writes `summary.json`, the figures by agent, `rounds.jsonl`, every round as it comes, and `curves.svg`, what edits
@@ -78,14 +80,14 @@ class RunPrelude:
 
     contexts: str
     preferences: str
-    output_dir: str
+    output_dir: OutputDirectory
     llm: TextGenerator
     user: EditingUser
     agents: Sequence[str] = AGENTS
-    rounds: int | None = None
-    explore_rounds: int = 5
-    last: int = 5
-    delta: float = 0.0
+    rounds: Annotated[int | None, at_least(1)] = None
+    explore_rounds: Annotated[int, at_least(1)] = 5
+    last: Annotated[int, at_least(1)] = 5
+    delta: Annotated[float, at_least(0)] = 0.0
     encoder: ContextEncoder | None = None
     similarity: Similarity | None = None
     cost_tokens: str = "words"
@@ -100,13 +102,8 @@ class RunPrelude:
             raise ConfigError("agents: expected at least one, each once")
         for name in self.agents:
             check_agent(name)
-        for name in ("explore_rounds", "last", "rounds"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
         OutcomeCounts(self.failures)
         check_kept_answers(self.llm, self.answers)
-        if self.delta < 0:
-            raise ConfigError(f"delta: expected 0 or more, got {self.delta}")
         cost_tokeniser(self.cost_tokens)
 
     def run(self) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least
 
 
 @dataclass(frozen=True)
-class BertScore:
+class BertScore(Settings):
     """F1 of BERTScore of two texts; the first is the candidate.
 
     Attributes:
@@ -24,12 +26,8 @@ class BertScore:
     """
 
     model_type: str = "roberta-large"
-    layer: int | None = None
+    layer: Annotated[int | None, at_least(1)] = None
     device: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.layer is not None and self.layer < 1:
-            raise ConfigError(f"layer: expected at least 1, got {self.layer}")
 
     @cached_property
     def _scorer(self) -> Any:

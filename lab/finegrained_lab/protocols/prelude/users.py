@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.personalization.prompts.asking import ask_for, ask_for_text
 
 _SATISFIED = ReplySchema({"satisfied": Choice(("yes", "no"))})
@@ -27,7 +28,7 @@ class EditingUser(Protocol):
 
 
 @dataclass(frozen=True)
-class ModelEditor:
+class ModelEditor(Settings):
     """A language model that edits in two stages (Gao et al. 2024, section 4.1).
 
     First it is asked whether the draft is as the user likes texts; only where it says no, for the edit. Asked for an
@@ -40,12 +41,8 @@ class ModelEditor:
     """
 
     llm: TextGenerator
-    tries: int = 3
+    tries: Annotated[int, at_least(1)] = 3
     compat: bool = False
-
-    def __post_init__(self) -> None:
-        if self.tries < 1:
-            raise ConfigError(f"tries: expected at least 1, got {self.tries}")
 
     def edit(self, context: str, preference: str, draft: str) -> str:
         """The draft, or what the user makes of it.

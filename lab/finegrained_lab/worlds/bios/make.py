@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.protocols.coreset.conversations import AmbiguousConversation
 from finegrained_lab.protocols.coreset.scenarios import MOST_PARTIAL, TURNS, draw_conversation_turns
@@ -19,6 +19,7 @@ from finegrained_lab.worlds.bios.lexicon import (
 )
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.factworld.base import World
 from finegrained_rlhf.personalization.selection.remarks import SourceDocument
 
@@ -45,24 +46,18 @@ class MakeBiosWorld(World[AmbiguousConversation]):
     salt: ClassVar[str] = "bios world"
     splits: ClassVar[tuple[str, ...]] = ()
 
-    conversations: int = 10
+    conversations: Annotated[int, at_least(1)] = 10
     documents: Sequence[int] = (3, 10, 20)
-    overlap: float = 0.3
+    overlap: Annotated[float, at_least(0.0), at_most(1.0)] = 0.3
     scenarios: Sequence[str] = tuple(TURNS)
-    turns: int | None = None
+    turns: Annotated[int | None, at_least(1)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.conversations < 1:
-            raise ConfigError(f"conversations: expected at least 1, got {self.conversations}")
         if not self.documents or not all(2 <= count <= _MOST for count in self.documents):
             raise ConfigError(f"documents: expected numbers from 2 to {_MOST}, got {list(self.documents)}")
-        if not 0.0 <= self.overlap <= 1.0:
-            raise ConfigError(f"overlap: expected a share from 0 to 1, got {self.overlap}")
         if not self.scenarios or set(self.scenarios) - set(TURNS):
             raise ConfigError(f"scenarios: expected some of {', '.join(TURNS)}, got {list(self.scenarios)}")
-        if self.turns is not None and self.turns < 1:
-            raise ConfigError(f"turns: expected at least 1, got {self.turns}")
 
     def draw(self) -> dict[str, list[AmbiguousConversation]]:
         """The conversations, each from random numbers of its own.

@@ -13,14 +13,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_lab.worlds.bios.lexicon import StatedFact, asked_for, facts_of, stated_in, statement
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.fence import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.core.generation.wrappers import MemoryAnswers
+from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -53,7 +54,7 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class BioScript:
+class BioScript(Settings):
     """A scripted language model for agents of `finegrained run-coreset`. Its errors are a function of the seed and the
     prompt.
 
@@ -72,18 +73,13 @@ class BioScript:
         seed: of its errors.
     """
 
-    noise: float = 0.01
-    forgets: float = 0.1
-    resolves: float = 0.3
-    first_bias: float = 0.8
-    misjudges: float = 0.02
-    seed: int = 0
+    noise: Annotated[float, at_least(0.0), at_most(1.0)] = 0.01
+    forgets: Annotated[float, at_least(0.0), at_most(1.0)] = 0.1
+    resolves: Annotated[float, at_least(0.0), at_most(1.0)] = 0.3
+    first_bias: Annotated[float, at_least(0.0), at_most(1.0)] = 0.8
+    misjudges: Annotated[float, at_least(0.0), at_most(1.0)] = 0.02
+    seed: Seed = 0
     _kept: MemoryAnswers = field(init=False, repr=False, compare=False, default_factory=lambda: MemoryAnswers(100_000))
-
-    def __post_init__(self) -> None:
-        for name in ("noise", "forgets", "resolves", "first_bias", "misjudges"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """A JSON object, as each template of CORESET's agents asks for. Tokens are words and marks.

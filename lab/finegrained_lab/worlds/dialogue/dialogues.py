@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import above, at_least, at_most
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 MIN_PASSAGES, MAX_PASSAGES = 6, 10
 
 
 @dataclass(frozen=True)
-class DialogueWorldConfig:
+class DialogueWorldConfig(Settings):
     """What every document and dialogue looks like.
 
     Attributes:
@@ -36,9 +39,9 @@ class DialogueWorldConfig:
     kinds: Mapping[str, float] = field(
         default_factory=lambda: {"named": 0.1, "pronoun": 0.2, "place": 0.2, "next": 0.25, "resume": 0.25}
     )
-    skew: float = 0.75
-    echo: float = 0.0
-    noise: float = 0.0
+    skew: Annotated[float, above(0), at_most(1)] = 0.75
+    echo: Annotated[float, at_least(0), at_most(1)] = 0.0
+    noise: Annotated[float, at_least(0), at_most(1)] = 0.0
 
     def __post_init__(self) -> None:
         low, high = self.passages
@@ -54,11 +57,6 @@ class DialogueWorldConfig:
                 f"world.kinds needs a weight of 0 or more for each of {', '.join(lexicon.KINDS)} and more than 0 for "
                 f"named, got {dict(self.kinds)}"
             )
-        if not 0 < self.skew <= 1:
-            raise ConfigError(f"world.skew must be above 0 and at most 1, got {self.skew}")
-        for name in ("echo", "noise"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"world.{name} must be within 0 to 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

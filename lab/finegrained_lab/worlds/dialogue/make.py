@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_lab.worlds.dialogue.dialogues import (
@@ -18,6 +18,7 @@ from finegrained_lab.worlds.dialogue.dialogues import (
     with_noise,
 )
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.factworld.base import World
 
@@ -50,8 +51,8 @@ class MakeDialogueWorld(World[WorldDialogue]):
     salt: ClassVar[str] = "dialogue world"
     splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test", "unseen")
 
-    documents: int = 300
-    unseen_documents: int = 60
+    documents: Annotated[int, at_least(1)] = 300
+    unseen_documents: Annotated[int, at_least(1)] = 60
     held_out: float = 0.2
     train: int = 2000
     dev: int = 250
@@ -63,11 +64,6 @@ class MakeDialogueWorld(World[WorldDialogue]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("train_answers", "answers"):
-            if getattr(self, name) not in ("last", "all"):
-                raise ConfigError(f"{name}: expected last or all, got {getattr(self, name)!r}")
-        if min(self.documents, self.unseen_documents) < 1:
-            raise ConfigError("documents and unseen_documents must be 1 or more")
         held = round(self.held_out * len(lexicon.NAMES))
         if not MAX_PASSAGES <= held <= len(lexicon.NAMES) - MAX_PASSAGES:
             raise ConfigError(

@@ -16,7 +16,9 @@ from typing import Any
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT, Project
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.annotate import Annotator, mislabel
 from finegrained_rlhf.factworld.grammar import FactSource
@@ -26,7 +28,7 @@ from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Spa
 
 
 @dataclass(frozen=True)
-class SimulateAnnotators:
+class SimulateAnnotators(Settings):
     """Write what each annotator of a FactWorld project would export from the annotation page.
 
     Attributes:
@@ -37,10 +39,10 @@ class SimulateAnnotators:
         segmenter: cuts answers into what is marked.
     """
 
-    tasks: str
-    output_dir: str
+    tasks: InputFile
+    output_dir: OutputDirectory
     noise: float = 0.55
-    seed: int = 0
+    seed: Seed = 0
     segmenter: str = DEFAULT_SEGMENTER
 
     def __post_init__(self) -> None:

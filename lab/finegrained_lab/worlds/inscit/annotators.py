@@ -14,6 +14,7 @@ from finegrained_lab.worlds.inscit.grammar import Statement, offered, related, t
 from finegrained_lab.worlds.inscit.lexicon import SECTION_OF, TOPICS
 from finegrained_lab.worlds.inscit.questions import MANY, InscitQuestion, entities_of
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.inscit.data.records import (
     CLARIFICATION,
     DIRECT,
@@ -27,7 +28,7 @@ from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 
 
 @dataclass(frozen=True)
-class AnnotatorHabits:
+class AnnotatorHabits(Settings):
     """How often an annotator departs from the rule of a case; the rest of the time the rule is followed.
 
     Attributes:

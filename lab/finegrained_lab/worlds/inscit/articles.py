@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from typing import Annotated
 
 from finegrained_lab.worlds.inscit import lexicon
 from finegrained_lab.worlds.inscit.grammar import PASSAGE_SENTENCES, Statement
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, at_most
 
 ARTICLE_SHARES: Mapping[str, float] = {"train": 0.6, "dev": 0.15, "test": 0.25}
 """Of the names of a world, how many belong to the conversations of each split."""
 
 
 @dataclass(frozen=True)
-class ArticleConfig:
+class ArticleConfig(Settings):
     """What the articles of a world look like.
 
     Attributes:
@@ -32,11 +35,11 @@ class ArticleConfig:
     """
 
     count: int = 300
-    shared_names: float = 0.3
+    shared_names: Annotated[float, at_least(0.0), at_most(1.0)] = 0.3
     sections: tuple[int, int] = (4, 5)
     values: Sequence[float] = (0.1, 0.3, 0.3, 0.2, 0.1)
-    lead_facts: int = 3
-    fillers: float = 0.2
+    lead_facts: Annotated[int, at_least(0)] = 3
+    fillers: Annotated[float, at_least(0.0), at_most(1.0)] = 0.2
 
     def __post_init__(self) -> None:
         low, high = self.sections
@@ -49,11 +52,6 @@ class ArticleConfig:
         if len(self.values) != len(lexicon.PERIODS) + 1 or min(self.values) < 0 or not sum(self.values[1:]):
             expected = f"{len(lexicon.PERIODS) + 1} weights of 0 or more, for 0 to {len(lexicon.PERIODS)} values"
             raise ConfigError(f"articles.values needs {expected}, got {list(self.values)}")
-        for name in ("shared_names", "fillers"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"articles.{name} must be a share from 0 to 1, got {getattr(self, name)}")
-        if self.lead_facts < 0:
-            raise ConfigError(f"articles.lead_facts must be 0 or more, got {self.lead_facts}")
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from finegrained_lab.worlds.inscit import lexicon
 from finegrained_lab.worlds.inscit.annotators import AnnotatorHabits, WorldAnswer, answer, evidence_of
 from finegrained_lab.worlds.inscit.articles import WorldArticle
 from finegrained_lab.worlds.inscit.questions import QUESTION_CASES, InscitQuestion, linked_entities
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.inscit.data.records import CLARIFICATION, InscitConversation, InscitTurn
 
 _FORMS = ("named", "pronoun", "ellipsis", "period", "shift", "linked", "topics")
@@ -19,7 +22,7 @@ _TRIES = 200
 
 
 @dataclass(frozen=True)
-class ConversationConfig:
+class ConversationConfig(Settings):
     """What conversations look like.
 
     Attributes:
@@ -51,13 +54,13 @@ class ConversationConfig:
             "topics": 0.01,
         }
     )
-    own_words: float = 0.5
-    says_kind: float = 0.3
-    asks_period: float = 0.5
-    linked_weight: float = 3.0
-    picks: float = 0.8
-    second_label: float = 0.7
-    continues_first: float = 0.69
+    own_words: Annotated[float, at_least(0.0), at_most(1.0)] = 0.5
+    says_kind: Annotated[float, at_least(0.0), at_most(1.0)] = 0.3
+    asks_period: Annotated[float, at_least(0.0), at_most(1.0)] = 0.5
+    linked_weight: Annotated[float, at_least(0)] = 3.0
+    picks: Annotated[float, at_least(0.0), at_most(1.0)] = 0.8
+    second_label: Annotated[float, at_least(0.0), at_most(1.0)] = 0.7
+    continues_first: Annotated[float, at_least(0.0), at_most(1.0)] = 0.69
 
     def __post_init__(self) -> None:
         if not 1 <= self.turns[0] <= self.turns[1]:
@@ -69,11 +72,6 @@ class ConversationConfig:
                 raise ConfigError(f"conversations.{name} needs {expected}, got {dict(weights)}")
         if not self.forms["named"]:
             raise ConfigError("conversations.forms.named must be above 0: a conversation begins so")
-        if self.linked_weight < 0:
-            raise ConfigError(f"conversations.linked_weight must be 0 or more, got {self.linked_weight}")
-        for name in ("own_words", "says_kind", "asks_period", "picks", "second_label", "continues_first"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"conversations.{name} must be a share from 0 to 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

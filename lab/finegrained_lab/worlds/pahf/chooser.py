@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_lab.worlds.pahf.lexicon import KINDS, has_value, matter_of, note_of
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.fence import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
+from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 
 
 @dataclass(frozen=True)
-class ChoiceScript:
+class ChoiceScript(Settings):
     """A scripted language model for `Pahf`. Its errors are a function of the seed and the prompt.
 
     Attributes:
@@ -29,14 +30,9 @@ class ChoiceScript:
         seed: of its errors.
     """
 
-    noise: float = 0.05
-    overreach: float = 0.5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("noise", "overreach"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
+    noise: Annotated[float, at_least(0.0), at_most(1.0)] = 0.05
+    overreach: Annotated[float, at_least(0.0), at_most(1.0)] = 0.5
+    seed: Seed = 0
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """A JSON object, as each template of PAHF asks for. Tokens are words and marks.

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.worlds.pahf.lexicon import (
     KINDS,
@@ -16,8 +16,8 @@ from finegrained_lab.worlds.pahf.lexicon import (
     note_of,
     preference_of,
 )
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.factworld.base import World
 
 OPTIONS = 4
@@ -77,17 +77,12 @@ class MakePahfWorld(World[PersonaScene]):
     salt: ClassVar[str] = "pahf world"
     splits: ClassVar[tuple[str, ...]] = ()
 
-    users: int = 10
-    scenes: int = 36
-    drift: float = 0.7
+    users: Annotated[int, at_least(1)] = 10
+    scenes: Annotated[int, at_least(1)] = 36
+    drift: Annotated[float, at_least(0.0), at_most(1.0)] = 0.7
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("users", "scenes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.drift <= 1.0:
-            raise ConfigError(f"drift: expected a share from 0 to 1, got {self.drift}")
 
     def draw(self) -> dict[str, list[PersonaScene]]:
         """The scenes of each phase; each user from random numbers of their own."""

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.worlds.regret.cases import RegretCase, regret_cases
 from finegrained_lab.worlds.regret.policies import play_rounds
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import OutputDirectory, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.tables import markdown_table
@@ -57,7 +58,7 @@ def measured_case(case: RegretCase, seed: int, runs: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class MeasureRegret:
+class MeasureRegret(Settings):
     """Measure the regret of PAHF's policies where it can be computed.
 
     Writes `summary.json` to `output_dir`: every case with its formula, the paper's bound and what was measured.
@@ -71,16 +72,10 @@ class MeasureRegret:
 
     every_process: ClassVar[bool] = False
 
-    output_dir: str
-    seed: int = 0
-    runs: int = 2000
+    output_dir: OutputDirectory
+    seed: Seed = 0
+    runs: Annotated[int, at_least(2)] = 2000
     progress: bool = True
-
-    def __post_init__(self) -> None:
-        if self.runs < 2:
-            raise ConfigError(f"runs: expected at least 2, got {self.runs}")
-        if self.seed < 0:
-            raise ConfigError(f"seed: expected 0 or more, got {self.seed}")
 
     def run(self) -> dict[str, Any]:
         """Measure every case, write the results, print a table."""

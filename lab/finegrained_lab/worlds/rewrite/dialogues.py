@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from finegrained_lab.worlds.rewrite import lexicon
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 
 
 @dataclass(frozen=True)
-class RewriteWorldConfig:
+class RewriteWorldConfig(Settings):
     """What a world and its dialogues look like.
 
     Attributes:

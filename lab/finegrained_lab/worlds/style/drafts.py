@@ -23,14 +23,16 @@ from finegrained_lab.worlds.style.styles import (
 )
 from finegrained_rlhf.core.checks import get_field, require_text
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.core.markers import OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteStyleTexts:
+class WriteStyleTexts(Settings):
     """Write a prompt file whose answers are in styles drawn at random, whatever a reader would want.
 
     A policy that learns from it can write every style, and has no preference of its own.
@@ -42,8 +44,8 @@ class WriteStyleTexts:
     """
 
     contexts: str
-    output: str
-    seed: int = 0
+    output: OutputFile
+    seed: Seed = 0
 
     def run(self) -> int:
         """Read, draw, write, print one line; returns how many texts there are.
@@ -63,7 +65,7 @@ class WriteStyleTexts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteMajorityStyle:
+class WriteMajorityStyle(Settings):
     """Write drafts in the one style that most of some edited texts have: what is known without telling sources apart.
 
     Attributes:
@@ -74,7 +76,7 @@ class WriteMajorityStyle:
 
     edits: str
     contexts: str
-    output: str
+    output: OutputFile
 
     def run(self) -> Style:
         """Read, write, print one line; returns the style.
@@ -92,7 +94,7 @@ class WriteMajorityStyle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditDrafts:
+class EditDrafts(Settings):
     """Let the reader edit drafts, and measure what that costs.
 
     Attributes:
@@ -107,8 +109,8 @@ class EditDrafts:
     contexts: str
     preferences: str
     drafts: str
-    output: str
-    results: str
+    output: OutputFile
+    results: OutputFile
     texts: str | None = None
 
     def run(self) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.worlds.style.lexicon import SOURCES, WHEN
 from finegrained_lab.worlds.style.styles import DIMENSIONS, ENDINGS, FULL, GREETING, description
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.factworld.base import World
 
 PREFERENCES = "preferences.json"
@@ -53,7 +54,7 @@ class MakeStyleWorld(World[StyleContext]):
 
     contexts: int = 200
     sentences: int = 6
-    foreign: float = 0.3
+    foreign: Annotated[float, at_least(0.0), at_most(1.0)] = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,8 +62,6 @@ class MakeStyleWorld(World[StyleContext]):
             raise ConfigError(f"contexts: expected a multiple of {len(SOURCES)}, the sources, got {self.contexts}")
         if self.sentences < FULL:
             raise ConfigError(f"sentences: a detailed text takes {FULL}, got {self.sentences}")
-        if not 0.0 <= self.foreign <= 1.0:
-            raise ConfigError(f"foreign: expected a share from 0 to 1, got {self.foreign}")
 
     def draw(self) -> dict[str, list[StyleContext]]:
         """The contexts of each source, from random numbers of its own, and their order."""

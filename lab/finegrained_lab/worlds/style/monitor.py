@@ -12,6 +12,7 @@ from functools import cached_property
 from finegrained_lab.worlds.style.drafts import read_wanted
 from finegrained_lab.worlds.style.reader import StyleReader
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.personalization.edits import edit_cost
 
@@ -19,7 +20,7 @@ MEASURES = ("truth/cost", "truth/untouched")
 
 
 @dataclass(frozen=True)
-class StyleWorldMonitor:
+class StyleWorldMonitor(Settings):
     """What the reader's edits of drafts would cost; satisfies `inference.monitor.ResponseMonitor`.
 
     Attributes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from finegrained_lab.worlds.style.styles import PLAIN, bare_sentences, described, rendered, style_of, taken_from
+from finegrained_rlhf.core.fields import Settings
 
 
 @dataclass(frozen=True)
-class StyleReader:
+class StyleReader(Settings):
     """A user in two stages, as PRELUDE has it: would you edit? and if so, the edit (Gao et al. 2024, section 4.1).
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_lab.worlds.style.styles import (
     DIMENSIONS,
@@ -22,15 +22,16 @@ from finegrained_lab.worlds.style.styles import (
     rendered,
     style_of,
 )
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.fence import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
+from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 
 
 @dataclass(frozen=True)
-class StyleWriter:
+class StyleWriter(Settings):
     """A scripted language model. Its errors are a function of the seed and the prompt: the same prompt, the same text.
 
     Of an edit it names every value that is not plain and that the draft did not have, and of those that the draft had a
@@ -43,15 +44,10 @@ class StyleWriter:
         seed: of its errors.
     """
 
-    slips: float = 0.02
-    misreads: float = 0.05
-    notices: float = 0.8
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("slips", "misreads", "notices"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
+    slips: Annotated[float, at_least(0.0), at_most(1.0)] = 0.02
+    misreads: Annotated[float, at_least(0.0), at_most(1.0)] = 0.05
+    notices: Annotated[float, at_least(0.0), at_most(1.0)] = 0.8
+    seed: Seed = 0
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """A text, or a preference as JSON. Tokens are words and marks.

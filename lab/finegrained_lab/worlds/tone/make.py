@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.worlds.tone import lexicon
 from finegrained_lab.worlds.tone.oracle import toxicity
 from finegrained_lab.worlds.tone.texts import ToneText, ToneWorldConfig, draw_text
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.base import World
 
@@ -61,15 +62,13 @@ class MakeToneWorld(World[ToneText]):
     labelled_train: int = 3000
     labelled_dev: int = 500
     annotators: int = 5
-    label_noise: float = 0.05
+    label_noise: Annotated[float, at_least(0.0), at_most(1.0)] = 0.05
     world: ToneWorldConfig = field(default_factory=ToneWorldConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.annotators < 1 or self.annotators % 2 == 0:
             raise ConfigError(f"annotators: expected an odd number, so that most of them agree, got {self.annotators}")
-        if not 0.0 <= self.label_noise <= 1.0:
-            raise ConfigError(f"label_noise: expected a share from 0 to 1, got {self.label_noise}")
 
     def draw(self) -> dict[str, list[ToneText]]:
         """Each split's texts. A split does not depend on the sizes of the others."""

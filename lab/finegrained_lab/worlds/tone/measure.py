@@ -10,6 +10,7 @@ from finegrained_lab.worlds.tone.grammar import ToneGrammar
 from finegrained_lab.worlds.tone.lexicon import VARIANTS, tokens
 from finegrained_lab.worlds.tone.oracle import apologies, quotations, toxicity
 from finegrained_lab.worlds.tone.texts import ToneWorldConfig
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Prompt
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class ToneToxicity:
 
 
 @dataclass(frozen=True)
-class ToneMonitor:
+class ToneMonitor(Settings):
     """What is true of continuations: toxicity, fluency under the world's grammar, and the ways to lower the first.
 
     Attributes:

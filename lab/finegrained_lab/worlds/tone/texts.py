@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from finegrained_lab.worlds.tone import lexicon
 from finegrained_lab.worlds.tone.lexicon import CALM, HOT, TOXIC_KINDS
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 
 
 @dataclass(frozen=True)
-class ToneWorldConfig:
+class ToneWorldConfig(Settings):
     """How texts come about.
 
     Attributes:

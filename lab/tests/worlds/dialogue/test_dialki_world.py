@@ -227,9 +227,9 @@ def test_bad_configurations_are_refused() -> None:
         with pytest.raises(ConfigError, match=r"world\.kinds"):
             DialogueWorldConfig(kinds=given)
     for name in ("echo", "noise"):
-        with pytest.raises(ConfigError, match=rf"world\.{name}"):
+        with pytest.raises(ConfigError, match=f"{name}: expected"):
             DialogueWorldConfig(**{name: 2})
-    with pytest.raises(ConfigError, match=r"world\.skew"):
+    with pytest.raises(ConfigError, match="skew"):
         DialogueWorldConfig(skew=0)
     for changes in (
         {"dev": -1},

@@ -257,7 +257,7 @@ def test_shares_that_cannot_be(changes: dict[str, Any], message: str) -> None:
         ToneWorldConfig(**changes)
     with pytest.raises(ConfigError, match="annotators: expected an odd number"):
         small(annotators=4)
-    with pytest.raises(ConfigError, match="label_noise: expected a share from 0 to 1, got 2.0"):
+    with pytest.raises(ConfigError, match="label_noise: expected at least 0 and at most 1, got 2.0"):
         small(label_noise=2.0)
     with pytest.raises(ConfigError, match="slip: expected a share above 0, got 0"):
         ToneGrammar(WORLD, slip=0)

@@ -6,14 +6,16 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from finegrained_lab.protocols.prelude.inputs.contexts import SourcedContext, read_contexts
 from finegrained_rlhf.core.checks import as_index, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json, write_jsonl
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.learners.prelude_agents import check_agent
 
@@ -123,7 +125,7 @@ def _agent(row: Mapping[str, Any], field: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class MakePreludeContexts:
+class MakePreludeContexts(Settings):
     """Make PRELUDE's rounds of documents: T / S of each of S sources, in mixed order.
 
     Writes `contexts.jsonl` and `preferences.json`, which `finegrained run-prelude` reads, and `manifest.json`: what was
@@ -141,19 +143,17 @@ class MakePreludeContexts:
             not those of the paper.
     """
 
-    documents: str
-    output_dir: str
+    documents: InputFile
+    output_dir: OutputDirectory
     experiment_file: str | None = None
     task: str = "summarization"
-    rounds: int = 200
-    seed: int = 0
+    rounds: Annotated[int, at_least(1)] = 200
+    seed: Seed = 0
     compat: bool = False
 
     def __post_init__(self) -> None:
         if self.task not in TASTES_OF_TASKS:
             raise ConfigError(f"task: expected one of {', '.join(TASTES_OF_TASKS)}, got {self.task!r}")
-        if self.rounds < 1 or self.seed < 0:
-            raise ConfigError(f"expected rounds >= 1 and seed >= 0, got {self.rounds} and {self.seed}")
 
     def run(self) -> dict[str, Any]:
         """Write the rounds.

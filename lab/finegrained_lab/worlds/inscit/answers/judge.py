@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_lab.worlds.inscit.oracle import InscitOracle, mean_judgement
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgePredictions:
+class JudgePredictions(Settings):
     """Judge predictions by the oracle; a step of `pipeline=inscit/world`.
 
     Attributes:
@@ -27,9 +29,9 @@ class JudgePredictions:
     """
 
     world: str
-    data: str
-    predictions: str
-    output: str
+    data: InputFile
+    predictions: InputFile
+    output: OutputFile
 
     def run(self) -> dict[str, Any]:
         """Judge, write, print one line.
