@@ -48,7 +48,7 @@ from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig
-from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.process_config import Precision, ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
@@ -78,7 +78,7 @@ class ConqrrProfile:
     """
 
     device: str
-    precision: str
+    precision: Precision
     policy: T5Shape
     vocabulary: int
     questions: int

@@ -6,7 +6,7 @@ Examples:
 
 Writes the models' configurations and a prompt file under `out`, no weights, so that
 `finegrained train-ppo … dry_run=true` can be asked too, and plans the same job for every mode of `processes.sharding`.
-Prints a table. See docs/configuration.md.
+Prints a table. See docs/doctor.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from benchmarks.families import FAMILIES, CausalShape, T5Shape
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.runtime.process_config import Precision
 
 PHASES = ("rollout", "scoring", "rewards", "update", "total")
 LENGTHS = ("fixed", "spread")
@@ -73,7 +74,7 @@ class Profile:
 
     name: str
     device: str
-    precision: str
+    precision: Precision
     policy: T5Shape | CausalShape
     value: T5Shape | CausalShape
     reward: LongformerShape

@@ -22,7 +22,8 @@ import yaml
 
 from finegrained_rlhf.launch.checks.help import keys
 from finegrained_rlhf.launch.command_line import CommandLine
-from finegrained_rlhf.launch.commands import NAMES, typed
+from finegrained_rlhf.launch.commands import NAMES
+from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.filling import fill_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +115,7 @@ def write_keys(to: Path, commands: Collection[str] = LISTED) -> list[dict[str, s
 
 
 def site_configuration(pages: Path, site: Path, *, only: Collection[str] | None = None) -> dict[str, Any]:
-    """The settings of mkdocs with the API in the navigation.
+    """The settings of mkdocs with the API at the end of the navigation, folded.
 
     Args:
         pages: directory of the pages.
@@ -124,8 +125,9 @@ def site_configuration(pages: Path, site: Path, *, only: Collection[str] | None 
     """
     config: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mkdocs.yml").read_text(encoding="utf-8"))
     config.update(docs_dir=str(pages), site_dir=str(site))
-    config["nav"].append({"Keys of commands": write_keys(pages, LISTED if only is None else LISTED[:1])})
-    config["nav"].append({"API": write_api(pages, only)})
+    (*_, behind) = config["nav"][-1].values()
+    behind.append({"Keys of commands": write_keys(pages, LISTED if only is None else LISTED[:1])})
+    behind.append({"API": write_api(pages, only)})
     if only is not None:
         config["plugins"] = [plugin for plugin in config["plugins"] if plugin not in ("search", "offline")]
     _handler(config)["paths"] = [str(ROOT)]

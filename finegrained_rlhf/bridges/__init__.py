@@ -1,4 +1,4 @@
-"""Floor 6: our aligned rewards by token and component, for other trainers. Imports none of them."""
+"""Floor 5: our aligned rewards by token and component, for other trainers. Imports none of them."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

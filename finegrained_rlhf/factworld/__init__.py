@@ -1,4 +1,4 @@
-"""Floor 8: FactWorld: questions on passages, answers with planted errors, and the oracle that finds them."""
+"""Floor 7: FactWorld: questions on passages, answers with planted errors, and the oracle that finds them."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

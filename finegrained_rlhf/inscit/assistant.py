@@ -20,7 +20,7 @@ from finegrained_rlhf.inscit.data.ids import unique
 from finegrained_rlhf.inscit.data.passages import corpus_evidence
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, ResponseType
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader.targets import SaidByReader, read_joint, with_type
+from finegrained_rlhf.inscit.reader.targets import ReaderReply, read_joint, with_type
 from finegrained_rlhf.inscit.search.queries import EvidenceQuery, evidence_query
 from finegrained_rlhf.inscit.types.instances import evidence_text_of
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
@@ -178,14 +178,14 @@ class Assistant:
         known |= {name: corpus_evidence(one) for name, one in passages.items()}
         return [known[name] for name in ids]
 
-    def _reply(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> SaidByReader:
+    def _reply(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> ReaderReply:
         cleaned = [Passage.uncut(p.id, " ".join(p.text.split()), "|".join(p.titles)) for p in passages]
         item, limit = conversation_prompt("turn", turns, cleaned), self.settings.max_prompt_tokens
         prompts = prompts_for(self.reader.policy, [item], limit, "truncate", PromptConfig())
         (((response,),),) = self.reader.stream(prompts, max_new_tokens=self.settings.max_new_tokens)
         if joint:
             return read_joint(response.text, [passage.id for passage in passages])
-        return SaidByReader(response.text.strip() or NO_INFORMATION, tuple(passage.id for passage in passages))
+        return ReaderReply(response.text.strip() or NO_INFORMATION, tuple(passage.id for passage in passages))
 
     def _type(self, dialogue: Sequence[str], evidence: Sequence[EvidencePassage]) -> ResponseType | None:
         if self.types is None:

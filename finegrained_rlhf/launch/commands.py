@@ -20,7 +20,7 @@ from finegrained_rlhf.launch.plain_words import with_keys
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Train": {
         "train_sft": "fine-tune a policy on reference answers",
-        "train_reward_model": "train one of the four kinds of reward model",
+        "train_reward_model": "train a reward model of one kind of error",
         "train_ppo": "train a policy by PPO on rewards for tokens",
         "train_classifier": "train a classifier of texts, for use as a reward",
         "train_gedi": "train a class-conditional language model for GeDi",
@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "compare": "compare runs as text: configurations and scores",
         "reweigh": "rank a run's kept rollouts under another reward",
     },
-    "Use a trained model": {
+    "Use a model": {
         "generate": "stream a policy's answers to prompts",
         "sample_outputs": "sample several outputs a prompt, for annotation",
         "export": "copy a run's model with a card; push it to the Hub",

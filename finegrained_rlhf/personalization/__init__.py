@@ -1,4 +1,4 @@
-"""Floor 7: learning from users at use time, without training: what their edits and remarks say they want."""
+"""Floor 6: learning from users at use time, without training: what their edits and remarks say they want."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

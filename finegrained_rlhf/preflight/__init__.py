@@ -1,4 +1,4 @@
-"""Floor 6: what can be said before a run starts."""
+"""Floor 5: what can be said before a run starts."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

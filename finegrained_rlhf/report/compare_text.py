@@ -16,7 +16,7 @@ from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.report.elements.html import number
 from finegrained_rlhf.report.elements.text_table import print_table
 from finegrained_rlhf.report.pages.compare import measures_by_group, names_of
-from finegrained_rlhf.report.pages.verdict import found_warnings, policy_name
+from finegrained_rlhf.report.pages.verdict import policy_name, warnings_of_run
 from finegrained_rlhf.report.runs.record import RunRecord, read_run
 from finegrained_rlhf.report.runs.settings import by_identity, changed_keys
 
@@ -69,4 +69,4 @@ def _remarks(record: RunRecord) -> list[str]:
     lines = [f"stopped early: {record.state.stop_reason}"] if record.state.stop_reason else []
     if record.is_initial:
         lines.append(f"exported the initial policy: {record.found_nothing_better}")
-    return lines + [f"{w.kind} hacking? step {step}: {w.message}" for step, w in found_warnings(record)]
+    return lines + [f"{w.kind} hacking? step {step}: {w.message}" for step, w in warnings_of_run(record)]

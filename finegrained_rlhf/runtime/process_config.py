@@ -9,6 +9,7 @@ from typing import Annotated, Literal, get_args
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above, at_least, harmless
 
+Precision = Literal["fp32", "bf16"]
 Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDING = get_args(Sharding)
 """What processes share out among them (`runtime/sharding/`)."""
@@ -31,7 +32,7 @@ class ProcessConfig(Settings):
             optimizer's moments; `gradients`, the gradients too; `full`, the weights of the models' layers too (FSDP2).
     """
 
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     threads: Annotated[int | None, at_least(1), harmless] = None
     timeout_s: Annotated[float, above(0), harmless] = 1800.0
     cudnn_attention: Annotated[bool, harmless] = False

@@ -1,4 +1,4 @@
-"""Floor 6: what other reward weights would have changed, from kept rollouts."""
+"""Floor 5: what other reward weights would have changed, from kept rollouts."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

@@ -28,7 +28,7 @@ from slurm_toy import make_slurm
 from torch.distributed.run import get_args_parser
 
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.launch.commands import PLAIN_WORDS, names
+from finegrained_rlhf.launch.commands import PLAIN_WORDS, all_commands, names
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.launch.plain_words import with_keys
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
@@ -192,7 +192,7 @@ def user_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(body, encoding="utf-8")
     for file, holds in (("my_rewards.py", "GroundedNumbers"), ("my_scorers.py", "WordList")):
-        code = next(body for body in blocks(ROOT / "docs/extending.md", "python") if holds in body)
+        code = next(body for page in PAGES for body in blocks(page, "python") if f"class {holds}" in body)
         (directory / file).write_text(code, encoding="utf-8")
     return directory
 
@@ -241,6 +241,19 @@ def test_every_file_that_went_from_scripts_has_its_command_in_the_changelog() ->
     assert len(OLD) == 67
     for path, name in OLD.items():
         assert not (ROOT / path).exists() and Path(path).stem == name.replace("-", "_") and Path(path).stem in names()
+
+
+def test_the_page_of_commands_says_what_help_says() -> None:
+    """The same tasks, commands and words, in the same order."""
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    shown = [
+        (task, re.findall(r"^\| \[`([a-z-]+)`\]\([^)]+\) \| (.*) \|$", body, re.MULTILINE))
+        for task, body in re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", page, re.MULTILINE)
+    ]
+    assert shown == [
+        (task, [(name.replace("_", "-"), what) for name, what in group.items()])
+        for task, group in all_commands().items()
+    ]
 
 
 def test_commands_are_found() -> None:
@@ -382,7 +395,7 @@ def test_the_custom_text_scorer_of_the_page(user_files: Path, monkeypatch: pytes
 
 
 @pytest.mark.scripts
-def test_custom_rewards_train_and_the_readme_examples_run(
+def test_custom_rewards_train_and_the_examples_of_use_run(
     user_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from transformers import AutoModelForSeq2SeqLM
@@ -394,7 +407,7 @@ def test_custom_rewards_train_and_the_readme_examples_run(
     metrics = (run / "metrics.jsonl").read_text(encoding="utf-8")
     assert all(f'"reward/{name}/weighted"' in metrics for name in ("numbers", "length", "relevance"))
     names: dict[str, Any] = {}
-    for body in blocks(ROOT / "README.md", "python"):
+    for body in blocks(ROOT / "docs/use.md", "python"):
         assert "outputs/demo/fine_grained_rlhf" in body
         exec(body.replace("outputs/demo/fine_grained_rlhf", str(run)), names)
     greedy, sampled = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()[-2:]]

@@ -1,12 +1,14 @@
-"""The picture of the house is the code's own, and the documentation site builds with every link leading somewhere."""
+"""The architecture page says what holds, and the documentation site builds with every link leading somewhere."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import logging
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -35,15 +37,34 @@ def browser() -> Iterator[Browser]:
     yield from launched()
 
 
-@pytest.fixture(scope="module")
-def house() -> ModuleType:
-    return load("house")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
-def test_the_committed_picture_is_what_the_code_draws(house: ModuleType) -> None:
-    assert house.PICTURE.read_text(encoding="utf-8") == house.picture_of_the_house(), "run: python docs/site/house.py"
+def layers() -> list[list[str]]:
+    """The packages that import-linter keeps apart, from the top down."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contract = next(c for c in config["tool"]["importlinter"]["contracts"] if c["name"] == "Imports point down")
+    return [layer.translate(str.maketrans("|:()", "    ")).split() for layer in contract["layers"]]
 
 
+def floors() -> dict[str, int]:
+    """Package → its floor on the architecture page."""
+    packages = {package for layer in layers() for package in layer}
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", ARCHITECTURE, re.MULTILINE)
+    named = [(name, int(floor)) for floor, text in rows for name in re.findall(r"`(\w+)`", text) if name in packages]
+    assert len(named) == len(dict(named)), "a package is on two floors"
+    return dict(named)
+
+
+def test_the_floors_of_the_page_are_those_that_import_linter_checks() -> None:
+    """Several layers of the contract may be one floor, in their order."""
+    found = floors()
+    assert found.keys() == {path.parent.name for path in (ROOT / "finegrained_rlhf").glob("*/__init__.py")}
+    in_order = [found[package] for layer in layers() for package in sorted(layer, key=lambda name: -found[name])]
+    assert in_order == sorted(in_order, reverse=True) and {*in_order} == {*range(in_order[0] + 1)}
+
+
+@pytest.mark.needs("finegrained_lab")
 def test_what_has_been_proven_is_what_the_results_files_say() -> None:
     proven = load("proven")
     assert proven.PAGE.read_text(encoding="utf-8") == proven.proven_page(), "run: python docs/site/proven.py"
@@ -53,40 +74,32 @@ def test_what_has_been_proven_is_what_the_results_files_say() -> None:
     assert shown == pages  # no committed table is left out
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_figures_of_a_gpu_are_known_by_their_machine_record() -> None:
     proven = load("proven")
     assert list(proven._gpus({"machine": {"gpu": None}, "rows": [{"gpus": 64}], "x": {"gpus": []}})) == []
     assert list(proven._gpus([{"machine": {"gpu": "NVIDIA H200"}}, {"gpus": ["A", "B"]}])) == ["NVIDIA H200", "A", "B"]
 
 
-def test_every_room_stands_on_a_floor_of_the_picture(house: ModuleType) -> None:
-    rooms = {path.parent.name for path in (ROOT / house.PACKAGE).glob("*/__init__.py")}
-    assert rooms == {room for floor in house.floors() for room in floor}
+def test_packages_and_the_picture_name_the_floors_of_the_page() -> None:
+    picture = (ROOT / "docs/images/architecture.svg").read_text(encoding="utf-8")
+    assert "(images/architecture.svg)" in ARCHITECTURE
+    drawn = re.findall(r'class="(?:b|m)" [^>]*y="([\d.]+)">(\w+)<', picture)
+    heights: dict[int, list[float]] = {}
+    for package, floor in sorted(floors().items(), key=lambda entry: -entry[1]):
+        (height,) = (float(y) for y, name in drawn if name == package)
+        heights.setdefault(floor, []).append(height)
+        text = (ROOT / "finegrained_rlhf" / package / "__init__.py").read_text(encoding="utf-8")
+        named = re.match(r'"""Floor (\d+):', text)
+        assert named is None or int(named.group(1)) == floor, package
+    assert all(max(above) < min(below) for above, below in itertools.pairwise(heights.values()))
 
 
-def test_rooms_and_the_architecture_page_number_the_floors_as_the_picture_does(house: ModuleType) -> None:
-    layers = house.floors()
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    for row, rooms in enumerate(layers):
-        number = len(layers) - 1 - row
-        line = re.search(rf"^\| {number} \| (.*) \|$", page, re.MULTILINE)
-        assert line is not None and all(f"`{room}`" in line.group(1) for room in rooms), number
-        for room in rooms:
-            text = (ROOT / house.PACKAGE / room / "__init__.py").read_text(encoding="utf-8")
-            named = re.match(r'"""Floor (\d+):', text)
-            assert named is None or int(named.group(1)) == number, room
-
-
-def test_no_arrow_of_the_picture_points_up(house: ModuleType) -> None:
-    layers = house.floors()
-    floor = {room: number for number, rooms in enumerate(layers) for room in rooms}
-    arrows = house.arrows(list(floor))
-    assert ("training", "core") in arrows and ("reward_models", "feedback") in arrows
-    assert not [(a, b) for a, b in arrows if a != "reward_models" and floor[a] > floor[b]]
-
-
-def test_the_architecture_page_shows_the_picture() -> None:
-    assert "(images/house.svg)" in (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+def test_the_page_lists_the_concepts() -> None:
+    concepts = tomllib.loads((ROOT / "guards/concepts.toml").read_text(encoding="utf-8"))["concept"]
+    rows = [f"{n}. **{one['name']}** (`{one['stands_in']}`): {one['says']}" for n, one in enumerate(concepts, start=1)]
+    listed = re.findall(r"^\d+\. \*\*.*$", ARCHITECTURE, re.MULTILINE)
+    assert listed == rows and len(rows) <= 16 and f"{len(rows)} concepts" in ARCHITECTURE
 
 
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -45,8 +45,10 @@ _READERS_EXPERIMENTS = {"factual", "careful", "mine", "null"}
 
 
 def of_today(page: Path) -> str:
-    """A page; of the changelog what describes the code as it is, not the renames that it lists."""
+    """What a page says of the code as it is: nothing of the renames in the changelog, nor of what CONTRIBUTING adds."""
     text = page.read_text(encoding="utf-8")
+    if page.name == "CONTRIBUTING.md":
+        text = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return "" if page.name == "CHANGELOG.md" else text
 
 

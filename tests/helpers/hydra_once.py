@@ -7,6 +7,7 @@ put in behind. The first part is done once for each set of choices and copied, t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import pickle
@@ -23,6 +24,7 @@ import pytest
 import yaml
 from hydra._internal import config_loader_impl
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -36,9 +38,11 @@ _load, _choose, _merge = (
     config_loader_impl.create_defaults_list,
     ConfigLoaderImpl._compose_config_from_defaults_list,
 )
+_open, _begin = ConfigRepository.load_config, CachingConfigRepository.__init__
 _parse_interpolation = cache(parse)
 """`${output_dir}/x` and the like: what their parser gives is only read."""
 _LOADED: dict[str, bytes] = {}
+_OPENED: dict[Any, bytes] = {}
 _CHOSEN: dict[Any, Any] = {}
 _MERGED: dict[Any, bytes] = {}
 
@@ -76,7 +80,16 @@ def merged_once() -> Iterator[None]:
             _MERGED[key] = pickle.dumps(_merge(self, defaults, repo))
         return pickle.loads(_MERGED[key])
 
-    with _hydra_with(load, chosen, merged), pytest.MonkeyPatch.context() as patch:
+    def opened(self: Any, config_path: str) -> Any:
+        key = (_places(self), config_path)
+        if key not in _OPENED:
+            _OPENED[key] = pickle.dumps(_open(self, config_path))
+        return pickle.loads(_OPENED[key])
+
+    def begun(self: Any, delegate: Any) -> None:
+        self.delegate, self.cache = copy.copy(delegate), {}  # where it looks is set anew, never changed in place
+
+    with _hydra_with(load, chosen, merged, opened, begun), pytest.MonkeyPatch.context() as patch:
         for module in (omegaconf.base, omegaconf._utils):
             patch.setattr(module, "parse", _parse_interpolation)
         yield
@@ -85,16 +98,18 @@ def merged_once() -> Iterator[None]:
 @contextmanager
 def plain_hydra() -> Iterator[None]:
     """Hydra as it comes, within `merged_once`."""
-    with _hydra_with(_load, _choose, _merge):
+    with _hydra_with(_load, _choose, _merge, _open, _begin):
         yield
 
 
 @contextmanager
-def _hydra_with(load: Any, choose: Any, merge: Any) -> Iterator[None]:
+def _hydra_with(load: Any, choose: Any, merge: Any, open_file: Any, begin: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OmegaConf, "load", staticmethod(load))
         patch.setattr(config_loader_impl, "create_defaults_list", choose)
         patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merge)
+        patch.setattr(ConfigRepository, "load_config", open_file)
+        patch.setattr(CachingConfigRepository, "__init__", begin)
         yield
 
 

@@ -62,6 +62,7 @@ def write_package(place: Path, package: str = "waves", entry: str | None = None)
     }.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text, encoding="utf-8")
+    (place / package / "conf" / "latin.yaml").write_bytes(b"name: \xe9\n")
     return place
 
 
@@ -140,7 +141,7 @@ def test_its_options_and_classes_count_and_ours_come_first(
     assert "did you mean height?" in printed("measure_waves", "hight=3", status=2)
     assert "epochs: 7" in printed("train_ppo", "algorithm=tidal", "--cfg", "job")
     assert "epochs: 4" in printed("train_ppo", "algorithm=ppo", "--cfg", "job")
-    assert "rloo, tidal" in printed("train_ppo", "algorithm=none", status=2)
+    assert "grpo, ppo, reinforce, rloo, tidal" in printed("train_ppo", "algorithm=none", status=2)
     assert "waves.MeasureWaves" in classes_of_project()
 
 

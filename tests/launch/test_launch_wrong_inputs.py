@@ -83,63 +83,37 @@ TYPES = [
     ("seed=abc", "seed: expected a whole number, got 'abc'"),
     ("seed=-1", "seed: expected a whole number from 0 to 2^63 - 1, got -1"),
     ("seed=99999999999999999999", "seed: expected a whole number from 0 to 2^63 - 1"),
-    ("seed=1.5", "seed: expected a whole number, got 1.5"),
     ("seed=null", "seed: expected a whole number, got null"),
     ("seed=true", "seed: expected a whole number, got true"),
     ("total_steps=2.5", "total_steps: expected a whole number, got 2.5"),
-    ("total_steps=2.0", "total_steps: expected a whole number, got 2.0"),
-    ("total_steps=many", "total_steps: expected a whole number, got 'many'"),
     ("total_steps=[1]", "total_steps: expected a whole number, got [1]"),
     ("dry_run=maybe", "dry_run: expected true or false, got 'maybe'"),
-    ("dry_run=1", "dry_run: expected true or false, got 1"),
     ("dry_run='true'", "dry_run: expected true or false, got 'true'"),
     ("optimizer.lr=nan", "optimizer.lr: expected a number, got nan (it must be finite)"),
-    ("optimizer.lr=inf", "optimizer.lr: expected a number, got inf (it must be finite)"),
     ("optimizer.lr=fast", "optimizer.lr: expected a number, got 'fast'"),
     ("optimizer.lr=[0.1]", "optimizer.lr: expected a number, got [0.1]"),
-    ("optimizer.lr=null", "optimizer.lr: expected a number, got null"),
     ("optimizer.lr=true", "optimizer.lr: expected a number, got true"),
     ("optimizer.betas=[0.9]", "optimizer.betas: expected a list of 2 numbers, got [0.9]"),
-    ("optimizer.betas=[0.9,x]", "optimizer.betas: expected a list of 2 numbers"),
     ("optimizer.betas=0.9", "optimizer.betas: expected a list of 2 numbers, got 0.9"),
     ("optimizer=3", "optimizer=3 does not exist; expected"),
-    ("policy=3", "policy=3 does not exist; expected"),
     ("rollout=3", "rollout: expected the keys of a RolloutConfig, got 3"),
-    ("rollout.top_k=1.5", "rollout.top_k: expected a whole number, got 1.5"),
-    ("rollout.top_p=high", "rollout.top_p: expected a number, got 'high'"),
-    ("rollout.temperature=hot", "rollout.temperature: expected a number, got 'hot'"),
     ("rollout.logprobs=maybe", "rollout.logprobs: expected one of auto, decode, update, got 'maybe'"),
     ("rollout.samples_per_prompt='4'", "rollout.samples_per_prompt: expected a whole number, got '4'"),
-    ("rollout.max_new_tokens=null", "rollout.max_new_tokens: expected a whole number, got null"),
-    ("ppo.epochs=x", "ppo.epochs: expected a whole number, got 'x'"),
-    ("ppo.whiten_rewards=sure", "ppo.whiten_rewards: expected true or false, got 'sure'"),
-    ("ppo.value_target=both", "ppo.value_target: expected one of gae, truncated, got 'both'"),
-    ("ppo.loss_average=word", "ppo.loss_average: expected one of token, sequence, constant, got 'word'"),
-    ("ppo.kl.beta=much", "ppo.kl.beta: expected a number, got 'much'"),
     ("ppo.kl.limit=off", "ppo.kl.limit: expected a number or null, got"),
-    ("ppo.kl.place=here", "ppo.kl.place: expected one of reward, loss, got 'here'"),
     ("ppo.kl.estimator=k4", "ppo.kl.estimator: expected one of k1, k2, k3, exact, got 'k4'"),
     ("algorithm.per_component=all", "algorithm.per_component: expected true or false, got 'all'"),
-    ("ppo.kl.controller=pid", "ppo.kl.controller: expected one of fixed, adaptive, got 'pid'"),
     ("ppo.compat.update_dropout=0", "ppo.compat.update_dropout: expected true or false, got 0"),
     ("reward.weights=high", "reward.weights: expected a mapping of names to numbers, got 'high'"),
     ("reward.weights.relevance=nan", "reward.weights.relevance: expected a number, got nan (it must be finite)"),
-    ("reward.weights.relevance=x", "reward.weights.relevance: expected a number, got 'x'"),
     ("reward.settings.relevance.density=word", "reward.settings.relevance.density: expected one of"),
-    ("reward.settings.relevance.budget=x", "reward.settings.relevance.budget: expected a number, got 'x'"),
     ("reward.components.relevance.batch_size=big", "reward.components.relevance.batch_size: expected a whole number"),
-    ("validation_prompts=true", "validation_prompts: expected a whole number or null, got true"),
     ("validation_prompts=few", "validation_prompts: expected a whole number or null, got 'few'"),
-    ("validate_every=often", "validate_every: expected a whole number or null, got 'often'"),
     ("max_prompt_tokens=1e3", "max_prompt_tokens: expected a whole number, got 1000.0"),
-    ("prompt_too_long=cut", "prompt_too_long: expected one of truncate, refuse, got 'cut'"),
-    ("policy.gradient_checkpointing=2", "policy.gradient_checkpointing: expected true or false, got 2"),
     ("value.kind=own", "value.kind: expected one of separate, shared, none, got 'own'"),
     ("data=3", "data: expected text, got 3 (text that looks like a number is quoted"),
     ("data=[a,b]", "data: expected text, got ['a', 'b']"),
     ("resume=1", "resume: expected one of auto, never or text, got 1"),
     ("processes.threads=all", "processes.threads: expected a whole number or null, got 'all'"),
-    ("tracking.project=7", "tracking.project: expected text, got 7"),
 ]
 
 
@@ -183,9 +157,13 @@ def test_a_key_that_nothing_reads_or_that_is_missing(refused: Refused, wrong: tu
     assert said in refused("train_ppo", *experiment, "output_dir=run", *wrong)
 
 
+CHOSEN = dict.fromkeys(("run_coreset", "run_pahf", "run_prelude"), ("text_generator@llm=local",))
+"""What must be chosen before a command has keys."""
+
+
 @pytest.mark.parametrize("command", NAMES)
 def test_a_key_that_the_command_does_not_have(refused: Refused, command: str) -> None:
-    assert "no_such_key" in refused(command, "no_such_key=1")
+    assert "no_such_key" in refused(command, *CHOSEN.get(command, ()), "no_such_key=1")
 
 
 PATHS = [

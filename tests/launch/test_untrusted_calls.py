@@ -26,7 +26,10 @@ ALLOWED = {
     "load_dataset": {
         "finegrained_rlhf/feedback/prompt_files.py": "tables of a snapshot; datasets from 4 on runs no script"
     },
-    "yaml.load": {"finegrained_rlhf/launch/checks/help.py": "the safe loader, in C where there is one"},
+    "yaml.load": {
+        "finegrained_rlhf/launch/checks/help.py": "the safe loader, in C where there is one",
+        "finegrained_rlhf/runtime/directory/run_directory.py": "the same",
+    },
     "instantiate": {"finegrained_rlhf/launch/build.py": "after check_foreign, where the text is not the user's own"},
 }
 """Calls that need a reason, the files that have one, and which."""

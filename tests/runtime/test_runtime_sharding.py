@@ -45,30 +45,42 @@ def assert_alike(one: Path, other: Path) -> None:
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-5, atol=1e-5, msg=name)
 
 
-@pytest.fixture(scope="module", params=[{}, {"rows": 2}, {"adafactor": True}], ids=["adamw", "two_rows", "adafactor"])
-def alone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
+LESS_OFTEN = [
+    *(({}, 3, "gradients"), ({"rows": 2}, 3, "optimizer"), ({"adafactor": True}, 3, "optimizer")),
+    *((options, 2, "gradients") for options in ({}, {"rows": 2}, {"adafactor": True})),
+]
+
+
+@pytest.fixture
+def alone(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, object], Path]:
     """Options, and the run of one process with them. Of two rows the third process gets none."""
-    output = tmp_path_factory.mktemp("alone")
+    output = tmp_path / "alone"
     assert run(output, **request.param).returncode == 0
     return request.param, output
 
 
 @pytest.mark.parametrize(
-    ("processes", "sharding"),
-    [(3, "optimizer"), (3, "gradients"), pytest.param(2, "gradients", marks=pytest.mark.slow)],
+    ("alone", "processes", "sharding"),
+    [
+        ({}, 3, "optimizer"),
+        ({"rows": 2}, 3, "gradients"),
+        ({"adafactor": True}, 3, "gradients"),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in LESS_OFTEN),
+    ],
+    indirect=["alone"],
 )
 def test_the_same_parameters_as_one_process(
     alone: tuple[dict[str, object], Path], tmp_path: Path, processes: int, sharding: str
 ) -> None:
     """With different numbers of backward passes, and with a parameter that no loss depends on."""
-    options, one = alone
-    done = run(tmp_path, processes, sharding=sharding, **options)
+    (options, one), several = alone, tmp_path / "several"
+    done = run(several, processes, sharding=sharding, **options)
     assert done.returncode == 0, done.stderr
-    assert_alike(one, tmp_path)
+    assert_alike(one, several)
     begun = load_file(one / "checkpoints/step_0/policy/model.safetensors")
-    moved = load_file(tmp_path / "checkpoints/step_12/policy/model.safetensors")
+    moved = load_file(several / "checkpoints/step_12/policy/model.safetensors")
     assert max(float((moved[name] - begun[name]).abs().max()) for name in begun) > 1e-2
-    norms = [[line["loss"] for line in rows(run / "metrics.jsonl")] for run in (one, tmp_path)]
+    norms = [[line["loss"] for line in rows(run / "metrics.jsonl")] for run in (one, several)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 

@@ -55,6 +55,7 @@ def by_any_scorer(smoke: Path) -> list[str]:
         "rollout.samples_per_prompt=2",
         "rollout.max_new_tokens=24",
         "max_prompt_tokens=256",
+        "ppo.epochs=1",
         "processes.precision=fp32",
     ]
 

@@ -140,11 +140,11 @@ class SearchReward:
         queries = list(dict.fromkeys(text for text in texts if text.strip()))
         hits = dict(zip(queries, self.retriever.search(queries, self.depth) if queries else [], strict=True))
         positives = [label_of(self.labels, prompt).positive for prompt in prompts]
-        ranks = [found_rank(hits.get(text, ()), one) for text, one in zip(texts, positives, strict=True)]
+        ranks = [hit_rank(hits.get(text, ()), one) for text, one in zip(texts, positives, strict=True)]
         return rank_values(np.array(ranks, dtype=np.float64), self.shape).tolist()
 
 
-def found_rank(hits: Sequence[Hit], positive: str) -> float:
+def hit_rank(hits: Sequence[Hit], positive: str) -> float:
     """The rank of a passage among hits, ties counted against it; infinite where it is not among them."""
     own = next((hit.score for hit in hits if hit.id == positive), None)
     return float("inf") if own is None else float(sum(hit.score >= own for hit in hits))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewards.passages import found_rank
+from finegrained_rlhf.conqrr.rewards.passages import hit_rank
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import Seed, at_least
@@ -77,6 +77,6 @@ def best_by_rank(
         hits.update(zip(batch, retriever.search(batch, depth), strict=True))
     best = []
     for example, group in zip(examples, judged, strict=True):
-        ranks = [min(found_rank(hits.get(text, ()), gold) for gold in example.gold) for text in group]
+        ranks = [min(hit_rank(hits.get(text, ()), gold) for gold in example.gold) for text in group]
         best.append(ranks.index(min(ranks)) if ranks else 0)
     return best

@@ -140,7 +140,7 @@ class MakeResponseData(Settings):
         answers = None if finder is None else find_knowledge(finder, kept, processes)
         places = places_of(kept, answers)
         records = [layout.record(example, known) for example, known in zip(kept, places, strict=True)]
-        return records, {"prompts": len(kept), **dict(sorted(skipped.items())), **found_scores(kept, answers)}
+        return records, {"prompts": len(kept), **dict(sorted(skipped.items())), **knowledge_scores(kept, answers)}
 
 
 def find_knowledge(
@@ -166,7 +166,7 @@ def places_of(examples: Sequence[DialogueExample], answers: Sequence[Found] | No
     return [(answer.knowledge,) for answer in answers]
 
 
-def found_scores(examples: Sequence[DialogueExample], answers: Sequence[Found] | None) -> dict[str, float]:
+def knowledge_scores(examples: Sequence[DialogueExample], answers: Sequence[Found] | None) -> dict[str, float]:
     """How well knowledge was found, and in how much of the documents.
 
     `knowledge_exact_match`, `knowledge_f1` and `knowledge_passage_accuracy` of the labelled dialogues, if any;

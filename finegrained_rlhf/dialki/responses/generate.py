@@ -14,7 +14,7 @@ from finegrained_rlhf.dialki.evaluation.identify import spoken_dialogue
 from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.responses.data import find_knowledge, found_scores, places_of
+from finegrained_rlhf.dialki.responses.data import find_knowledge, knowledge_scores, places_of
 from finegrained_rlhf.dialki.responses.inputs import ResponseInput, has_response
 from finegrained_rlhf.dialki.responses.job import GenerateResponses
 from finegrained_rlhf.dialki.training.systems import load_finder
@@ -43,7 +43,7 @@ def generate(job: GenerateResponses) -> dict[str, Any]:
     rows = _answers(job, examples, places, layout, processes)
     metrics = response_metrics(rows)
     if metrics:
-        metrics = {**_settings(job), "dialogues": len(rows), **metrics, **found_scores(examples, answers)}
+        metrics = {**_settings(job), "dialogues": len(rows), **metrics, **knowledge_scores(examples, answers)}
     if processes.is_main:
         _write(job, output_rows(examples, places, answers, rows), metrics)
     return metrics

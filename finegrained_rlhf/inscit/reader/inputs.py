@@ -102,7 +102,7 @@ class MakeReaderInputs(Settings):
         print(f"{len(rows)} prompts of {len(turns)} turns, {mean:.1f} passages a prompt -> {self.output}")
         return len(rows)
 
-    def _passages(self, labelled: Sequence[Asked], turns: Sequence[InscitTurn]) -> list[list[str]]:
+    def _passages(self, labelled: Sequence[LabelledTurn], turns: Sequence[InscitTurn]) -> list[list[str]]:
         """The ids of the passages of each prompt."""
         if self.evidence == "gold":
             return [unique(one.gold)[: self.passages] for one in labelled]
@@ -120,8 +120,8 @@ class MakeReaderInputs(Settings):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A prompt to be made.
+class LabelledTurn:
+    """A turn with the label that its prompt teaches.
 
     Attributes:
         name: of the prompt.
@@ -139,14 +139,16 @@ class Asked:
         return unique(passage.id for passage in self.label.evidence)
 
 
-def _labelled_turns(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
+def _labelled_turns(turns: Sequence[InscitTurn], labels: str) -> Iterator[LabelledTurn]:
     for turn in turns:
         chosen = turn.labels if labels == "all" else turn.labels[:1]
         for number, label in enumerate(chosen, start=1):
-            yield Asked(f"{turn.name}_{number}" if len(chosen) > 1 else turn.name, turn, label)
+            yield LabelledTurn(f"{turn.name}_{number}" if len(chosen) > 1 else turn.name, turn, label)
 
 
-def _row(one: Asked, context: Sequence[str], passages: Sequence[EvidencePassage], task: ReaderTask) -> dict[str, Any]:
+def _row(
+    one: LabelledTurn, context: Sequence[str], passages: Sequence[EvidencePassage], task: ReaderTask
+) -> dict[str, Any]:
     labels = [one.label, *(label for label in one.turn.labels if label is not one.label)]
     answers = [joint_target(label.response, label.passages) if task == "joint" else label.response for label in labels]
     return {

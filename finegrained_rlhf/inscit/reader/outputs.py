@@ -22,7 +22,7 @@ from finegrained_rlhf.inscit.evaluation.predictions import (
     read_predictions,
     write_predictions,
 )
-from finegrained_rlhf.inscit.reader.targets import ReaderTask, SaidByReader, read_joint
+from finegrained_rlhf.inscit.reader.targets import ReaderReply, ReaderTask, read_joint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class ReadReaderOutputs(Settings):
                 if not name:
                     raise DataError(f"has nothing for turn {turn.name!r}", file=file)
             text, ids = responses[turn.name], passages[turn.name]
-            one = read_joint(text, ids) if self.task == "joint" else SaidByReader(text.strip(), tuple(ids))
+            one = read_joint(text, ids) if self.task == "joint" else ReaderReply(text.strip(), tuple(ids))
             counts.update(unknown=one.unknown, repeated=one.repeated, unanswered=not one.answered)
             predictions[turn.key] = InscitPrediction(one.response, one.evidence)
         write_predictions(self.output, turns, predictions)

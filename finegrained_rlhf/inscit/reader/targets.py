@@ -26,8 +26,8 @@ _EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class SaidByReader:
-    """What a reader said, taken apart.
+class ReaderReply:
+    """What a reader replied, taken apart.
 
     Attributes:
         response: its words; `NO_INFORMATION` where it gave no answer.
@@ -50,7 +50,7 @@ def joint_target(response: str, evidence: Iterable[str]) -> str:
     return f"evidence: {ids} answer: {response}" if ids else f"evidence: answer: {response}"
 
 
-def read_joint(text: str, passages: Sequence[str]) -> SaidByReader:
+def read_joint(text: str, passages: Sequence[str]) -> ReaderReply:
     """What `joint_target` was to teach, read from what was said.
 
     White space inside of ids does not count, tokenizers may write it otherwise, but where two passages differ in it
@@ -74,7 +74,7 @@ def read_joint(text: str, passages: Sequence[str]) -> SaidByReader:
         else:
             evidence.append(meant)
     answer = complete["answer"].strip() if complete else ""
-    return SaidByReader(answer or NO_INFORMATION, tuple(evidence), unknown, repeated, bool(answer))
+    return ReaderReply(answer or NO_INFORMATION, tuple(evidence), unknown, repeated, bool(answer))
 
 
 def _collapsed(name: str) -> str:

@@ -37,7 +37,9 @@ def problems_of_contents(config: Mapping[str, Any], made: Made | None = None) ->
     """
     for place in places(config):
         check = _check_of(place)
-        for path in place.paths if check is not None else ():
+        if check is None:
+            continue
+        for path in place.paths:
             if not Path(path).exists() or (made is not None and path in made):
                 continue
             try:

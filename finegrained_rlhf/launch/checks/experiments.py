@@ -96,8 +96,9 @@ def check_own_options(line: CommandLine) -> None:
 
 def _names(group: str, configurations: Path | None = None) -> list[str]:
     directories = conf_directories() if configurations is None else (configurations,)
-    return sorted(
+    names = {
         path.relative_to(directory / group).with_suffix("").as_posix()
         for directory in directories
         for path in (directory / group).rglob("*.yaml")
-    )
+    }
+    return sorted(names)

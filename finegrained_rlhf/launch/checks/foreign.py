@@ -36,7 +36,7 @@ def classes_of_project() -> frozenset[str]:
     that reach another machine.
     """
     paths = (path for directory in conf_directories() for path in directory.rglob("*.yaml"))
-    names = (name for path in paths for name in _NAMED.findall(path.read_text(encoding="utf-8")))
+    names = (name for path in paths for name in _NAMED.findall(path.read_text("utf-8", "replace")))
     return frozenset(name for name in names if is_ours(name)) - _REACH_OUT
 
 

@@ -52,7 +52,7 @@ CHECKS = (
         "memory",
         doctor_machine.memory,
         needs=("configuration", "prompts", "models"),
-        mend="docs/configuration.md, “Does it fit into memory?”",
+        mend="docs/doctor.md, “Does it fit into memory?”",
     ),
     Check(
         "disk",

@@ -12,7 +12,7 @@ from finegrained_rlhf.report.charts.svg import Chart, Line, figure, key_of
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.elements.page import PageSection, heading_row, page
 from finegrained_rlhf.report.pages.samples import grouped
-from finegrained_rlhf.report.pages.verdict import found_warnings, policy_name
+from finegrained_rlhf.report.pages.verdict import policy_name, warnings_of_run
 from finegrained_rlhf.report.runs.measures import (
     Measure,
     Point,
@@ -164,7 +164,7 @@ def warning_lines(runs: Named) -> Html | None:
     lines = []
     for name, record in runs.items():
         kinds: dict[str, list[str]] = {}
-        for _, warning in found_warnings(record):
+        for _, warning in warnings_of_run(record):
             kinds.setdefault(warning.component, []).append(warning.kind)
         if kinds:
             warnings = [

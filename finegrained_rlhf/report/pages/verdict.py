@@ -60,7 +60,7 @@ def policy_name(record: RunRecord) -> str:
     return f"step {record.best['step']}, {how}{' = initial policy' if record.is_initial else ''}"
 
 
-def found_warnings(record: RunRecord) -> list[tuple[int, HackingWarning]]:
+def warnings_of_run(record: RunRecord) -> list[tuple[int, HackingWarning]]:
     """Signs of hacking at the exported and at the last validation against the first one, each with its step."""
     if len(record.validations) < 2:
         return []
@@ -75,7 +75,7 @@ def found_warnings(record: RunRecord) -> list[tuple[int, HackingWarning]]:
 
 def warnings_box(record: RunRecord) -> Html | None:
     """The warnings; nothing where there is none."""
-    warnings = found_warnings(record)
+    warnings = warnings_of_run(record)
     if not warnings:
         return None
     lines = [
@@ -187,7 +187,7 @@ def _at_what(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
 
 def _hacking(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
     """Signs are changes; degenerate text is a level, and never "no sign" because the run began with it."""
-    warnings = found_warnings(record)
+    warnings = warnings_of_run(record)
     shown_at = int(record.best["step"]) if record.best else -1
     now = [warning for step, warning in warnings if step == shown_at]
     goodhart = _against_truth(record)

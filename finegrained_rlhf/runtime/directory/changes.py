@@ -9,8 +9,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from finegrained_rlhf.core.fields import TARGET, filled, is_ours, places
 from finegrained_rlhf.runtime.directory.fingerprints import leaves
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
@@ -97,8 +95,7 @@ def _plain_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves of a configuration as they would be read back from YAML."""
-    text = yaml.safe_dump(_listed(config))
-    return dict(leaves({key: part for key, part in yaml.safe_load(text).items() if key not in RESERVED_KEYS}))
+    return dict(leaves({key: part for key, part in _listed(config).items() if key not in RESERVED_KEYS}))
 
 
 def _listed(value: Any) -> Any:

@@ -33,6 +33,7 @@ _FILES = (
 )
 _DIRECTORIES = ("checkpoints", "samples", "tensorboard", "policy", "model")
 _EXPORTS = ("policy", "model")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's in C, where it was built
 _STEP = re.compile(r"step_\d+")
 PREPARED = "prepared"
 """The one directory that may exist before the run: what its `prepare` steps made (a sample world, tiny models)."""
@@ -239,7 +240,7 @@ class RunDirectory:
             DataError: there is none, it is no YAML mapping, or version 0.1 wrote it.
         """
         try:
-            config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
+            config = yaml.load(self.config_path.read_text(encoding="utf-8"), Loader=_LOADER)
         except (FileNotFoundError, NotADirectoryError):
             raise DataError("no such file; is this the directory of a run?", file=self.config_path) from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:

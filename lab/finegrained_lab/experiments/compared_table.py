@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.comparison import compared, compared_page
-from finegrained_lab.experiments.figures import Lines, curve_of, draw_lines
 from finegrained_lab.experiments.results_table import ResultsTable
+from finegrained_lab.figures import Lines, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.factworld.report import run_seconds
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

@@ -21,10 +21,10 @@ def run(script: str, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every step of the experiment with two training steps each."""
+    """Every step of the experiment with one training step each."""
     place = tmp_path_factory.mktemp("inscit")
-    small = ("articles=40", "train=8", "dev=4", "test=5", "passages=3", "candidates=6")
-    steps = [f"{name}_steps=2" for name in ("dpr", "dialki", "few", "reader", "gold", "type")]
+    small = ("articles=40", "train=6", "dev=3", "test=3", "passages=3", "candidates=6")
+    steps = [f"{name}_steps=1" for name in ("dpr", "dialki", "few", "reader", "gold", "type")]
     words = [f"settings.{word}" for word in (*small, *steps)]
     run("run_experiment", "pipeline=inscit/world", f"output_dir={place}", "seeds=null", "collect=null", *words)
     return place
@@ -69,8 +69,8 @@ def test_a_reader_is_trained_on_by_ppo(made: Path, tmp_path: Path) -> None:
 def test_ppo_of_the_reader_against_sft(made: Path) -> None:
     """The experiment goes on in the directory of the other one and makes nothing of it again."""
     before = read_json(made / "said/dpr_fid.json")
-    words = [f"settings.{word}=2" for word in ("few_steps", "reader_steps", "dpr_steps", "ppo_steps")]
-    words += [f"settings.{word}" for word in ("articles=40", "train=8", "dev=4", "test=5", "passages=3")]
+    words = [f"settings.{word}=1" for word in ("few_steps", "reader_steps", "dpr_steps")] + ["settings.ppo_steps=2"]
+    words += [f"settings.{word}" for word in ("articles=40", "train=6", "dev=3", "test=3", "passages=3")]
     run("run_experiment", "pipeline=inscit/world_ppo", f"output_dir={made}", "seeds=null", "collect=null", *words)
     assert read_json(made / "said/dpr_fid.json") == before
     table = InscitPPOTable("x", "x", str(made), chosen="")

@@ -143,6 +143,7 @@ def test_weights_are_what_the_file_says(smollm2: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(ours.numpy(), (scale * numbers + offset).reshape(576, 1536))
 
 
+@pytest.mark.slow
 def test_lora_learns_the_wording(smollm2: Path, conversations: Path, tmp_path: Path) -> None:
     """Of one conversation: two steps of 135 million parameters are what the test costs."""
     one = tmp_path / "one.jsonl"
@@ -166,6 +167,7 @@ def test_lora_learns_the_wording(smollm2: Path, conversations: Path, tmp_path: P
     assert (tmp_path / "run/policy/adapter/adapter_config.json").is_file()
 
 
+@pytest.mark.slow
 def test_an_encoder_learns_to_judge(minilm: Path, tmp_path: Path) -> None:
     """Cold is always wrong here, and wide is right."""
     answers = ["The lake is very cold today.", "The lake is very wide today."]
@@ -210,6 +212,7 @@ def test_encoders_and_reward_models_open_them(minilm: Path, smollm2: Path) -> No
             assert whole(input_ids=ids).logits.shape == (1, 1) and tokenizer.pad_token is not None
 
 
+@pytest.mark.slow
 def test_a_longformer_of_minilm_reads_what_minilm_reads(minilm: Path, tmp_path: Path) -> None:
     """Equal hidden states on a text of 300 tokens and a short one; a reward model then reads 1,000 tokens."""
     done = run_script("make_longformer", f"model={minilm}", f"output_dir={tmp_path}/long", "max_length=1100")

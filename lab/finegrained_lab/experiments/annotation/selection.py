@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_lab.experiments.comparison import compared, differences
-from finegrained_lab.experiments.figures import Lines, band, draw_lines
 from finegrained_lab.experiments.intervals import borders, resampled
 from finegrained_lab.experiments.results_table import ResultsTable
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.text.tables import cell, markdown_table, spread_heading, spread_table
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewards.passages import found_rank
+from finegrained_rlhf.conqrr.rewards.passages import hit_rank
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, at_least
@@ -69,7 +69,7 @@ class SampleRewrites(Settings):
 
 def best_gold_rank(example: RewriteExample, run: Mapping[str, Sequence[Hit]]) -> int | None:
     """The best rank of a gold passage of a question in a run, ties counted against it; None where none was found."""
-    best = min((found_rank(run.get(example.id, ()), gold) for gold in example.gold), default=float("inf"))
+    best = min((hit_rank(run.get(example.id, ()), gold) for gold in example.gold), default=float("inf"))
     return None if best == float("inf") else int(best)
 
 

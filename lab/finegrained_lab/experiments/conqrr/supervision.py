@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable, read_curve
 from finegrained_lab.experiments.comparison import Claim
 from finegrained_lab.experiments.conqrr.rewrite_world import COLUMNS, evaluation_row, kept_rows
-from finegrained_lab.experiments.figures import Lines, draw_lines
+from finegrained_lab.figures import Lines, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 SHARES = (0, 1, 10, 100)

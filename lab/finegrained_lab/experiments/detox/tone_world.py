@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim, compared_page
 from finegrained_lab.experiments.detox.thesis import BASE, BEST, DEXPERTS, FINE, GEDI, HOLISTIC, RLOO, WORDS, table_6_1
-from finegrained_lab.experiments.figures import Lines, band, curve_of, draw_lines
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim
 from finegrained_lab.experiments.dialki.lexical import lexical_passage, lexical_span
-from finegrained_lab.experiments.figures import Bars, draw_bars
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
-from finegrained_lab.experiments.figures import Lines, band, curve_of, draw_lines
 from finegrained_lab.experiments.inscit.world import SCORES, TRUTH
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json
 
 SFT, DENSE, WHOLE = "dpr_fid", "ppo_dense", "ppo_whole"

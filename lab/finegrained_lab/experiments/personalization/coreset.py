@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
-from finegrained_lab.experiments.figures import Lines, band, draw_lines
 from finegrained_lab.experiments.personalization.coreset_figures import (
     MAIN,
     by_remarks_table,
@@ -24,6 +23,7 @@ from finegrained_lab.experiments.personalization.coreset_figures import (
     windowed_curve,
 )
 from finegrained_lab.experiments.results_table import setting_of
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.personalization.learners.coreset_agents import DEFAULT_AGENTS
 from finegrained_rlhf.text.tables import cell, markdown_table

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
-from finegrained_lab.experiments.figures import Lines, band, draw_lines
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_lab.protocols.pahf.measures import LEARNING
 from finegrained_lab.protocols.pahf.run import final_figures
 from finegrained_rlhf.core.errors import DataError

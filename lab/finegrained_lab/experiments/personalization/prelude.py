@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.experiments.comparison import differences, differences_page
-from finegrained_lab.experiments.figures import Lines, band, draw_lines
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_lab.protocols.prelude.curves import cost_curves
 from finegrained_lab.protocols.prelude.measures import BIN
 from finegrained_rlhf.core.errors import DataError

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_lab.experiments.figures import Lines, band, draw_lines
 from finegrained_lab.experiments.results_table import ResultsTable, setting_of
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.text.tables import markdown_table

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
-from finegrained_lab.experiments.figures import Lines, band, curve_of, draw_lines
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.text.tables import cell, markdown_table
 

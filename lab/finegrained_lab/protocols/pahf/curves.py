@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from finegrained_lab.experiments.figures import Lines, draw_lines
+from finegrained_lab.figures import Lines, draw_lines
 from finegrained_lab.protocols.pahf.measures import LEARNING, SceneRound, phase_figures
 from finegrained_rlhf.core.files import read_jsonl
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import accumulate
 from pathlib import Path
 
-from finegrained_lab.experiments.figures import Lines, draw_lines
+from finegrained_lab.figures import Lines, draw_lines
 from finegrained_lab.protocols.prelude.measures import BIN, Round
 from finegrained_rlhf.core.files import read_jsonl
 

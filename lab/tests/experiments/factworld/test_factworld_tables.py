@@ -30,7 +30,7 @@ from finegrained_lab.experiments.factworld.tables.compat import CompatTable
 from finegrained_lab.experiments.factworld.tables.dynamics import DynamicsTable
 from finegrained_lab.experiments.factworld.tables.efficiency import EfficiencyTable
 from finegrained_lab.experiments.factworld.tables.systems import SystemsTable
-from finegrained_lab.experiments.figures import band
+from finegrained_lab.figures import band
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.steps import collector

@@ -9,7 +9,7 @@ from typing import Any
 
 from finegrained_lab.experiments.comparison import Claim
 from finegrained_lab.experiments.factworld.evaluated import ON_TEST, EvaluatedTable
-from finegrained_lab.experiments.figures import Bars, draw_bars
+from finegrained_lab.figures import Bars, draw_bars
 
 FULL = "fine_grained_rlhf"
 NO_REL, NO_FACT, NO_COMP = (f"without_{name}" for name in ("relevance", "factuality", "completeness"))

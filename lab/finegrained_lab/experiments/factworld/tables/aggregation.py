@@ -9,7 +9,7 @@ from typing import Any
 
 from finegrained_lab.experiments.factworld.answers import TEST_COLUMNS, evaluation_path
 from finegrained_lab.experiments.factworld.evaluated import ON_TEST, EvaluatedTable
-from finegrained_lab.experiments.figures import Bars, draw_bars
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.core.files import read_json
 
 SUM, MEAN, BUDGET = "fine_grained_rlhf", "aggregation_mean", "aggregation_budget"

@@ -11,7 +11,7 @@ from typing import Any
 from finegrained_lab.experiments.factworld.answers import MEASURES, OUTCOMES, TRUTH, read_judged, win_tie_lose
 from finegrained_lab.experiments.factworld.base import trained_row
 from finegrained_lab.experiments.factworld.evaluated import EvaluatedTable
-from finegrained_lab.experiments.figures import Bars, draw_bars
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.factworld.report import mean_error

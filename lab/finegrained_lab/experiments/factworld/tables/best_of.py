@@ -9,7 +9,7 @@ from typing import Any
 
 from finegrained_lab.experiments.factworld.answers import TEST_COLUMNS
 from finegrained_lab.experiments.factworld.evaluated import ON_TEST, EvaluatedTable
-from finegrained_lab.experiments.figures import Lines, draw_lines
+from finegrained_lab.figures import Lines, draw_lines
 
 TRAINED = "fine_grained_rlhf"
 SAMPLES = {f"best_of_{n}": n for n in (1, 2, 4, 8, 16)}

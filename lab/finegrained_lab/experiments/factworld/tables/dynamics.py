@@ -20,7 +20,7 @@ from finegrained_lab.experiments.factworld.curves import (
     validations,
     z_normalised,
 )
-from finegrained_lab.experiments.figures import Lines, band, draw_lines
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.factworld.report import RATES
 from finegrained_rlhf.text.tables import markdown_table, spread_heading, spread_table, summarise_rows
 

@@ -11,7 +11,7 @@ from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.experiments.comparison import Claim, values_of
 from finegrained_lab.experiments.factworld.base import Table, trained_row
 from finegrained_lab.experiments.factworld.curves import curve, first_below, validations
-from finegrained_lab.experiments.figures import Lines, band, draw_lines
+from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.factworld.report import RATES, mean_error
 from finegrained_rlhf.text.tables import markdown_table
 

@@ -17,7 +17,7 @@ from finegrained_lab.experiments.factworld.answers import (
     win_tie_lose,
 )
 from finegrained_lab.experiments.factworld.evaluated import ON_TEST, EvaluatedTable
-from finegrained_lab.experiments.figures import Bars, draw_bars
+from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
 OURS = "fine_grained_rlhf"

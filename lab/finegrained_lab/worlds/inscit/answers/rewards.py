@@ -16,7 +16,7 @@ from finegrained_lab.worlds.inscit.oracle import JUDGED_MEASURES, InscitOracle, 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.inscit.reader.targets import SaidByReader, read_joint
+from finegrained_rlhf.inscit.reader.targets import ReaderReply, read_joint
 from finegrained_rlhf.rewards.protocol import BaseScorer
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class OracleScorer(BaseScorer):
         conversation, _, number = prompt.id.rpartition("_")
         if not number.isdecimal():
             raise DataError("expected the name of a turn, CONVERSATION_NUMBER", record=prompt.id, field="id")
-        reply = said_to(prompt, response)
+        reply = reply_to(prompt, response)
         return self.oracle.judge(conversation, int(number), reply.response, reply.evidence)
 
 
-def said_to(prompt: Prompt, response: str) -> SaidByReader:
+def reply_to(prompt: Prompt, response: str) -> ReaderReply:
     """What a reader said, with the evidence among the passages of its prompt."""
     return read_joint(response, [passage.id for passage in prompt.metadata.get("passages", ())])
 
@@ -78,7 +78,7 @@ class GroundedSentences(OracleScorer):
         """See `Scorer.score`; the spans are the sentences behind `answer:`."""
         spans, values = [], []
         for prompt, text in zip(prompts, responses, strict=True):
-            evidence = said_to(prompt, text).evidence
+            evidence = reply_to(prompt, text).evidence
             sentences = sentence_spans(text)
             spans.append(tuple(sentences))
             values.append(tuple(self._value(text[start:end], evidence) for start, end in sentences))
@@ -103,7 +103,7 @@ class UsedEvidence(OracleScorer):
         """See `Scorer.score`; the spans are the ids between `evidence:` and `answer:`."""
         spans, values = [], []
         for prompt, text in zip(prompts, responses, strict=True):
-            statements = read_statements(said_to(prompt, text).response)
+            statements = read_statements(reply_to(prompt, text).response)
             passages, named = [passage.id for passage in prompt.metadata.get("passages", ())], set[str]()
             named_spans, scored = evidence_spans(text), []
             for start, end in named_spans:
