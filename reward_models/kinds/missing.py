@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.kinds.pairwise import PairKind
-from reward_models.labels.completeness import Matching, completeness
+from reward_models.labels.matching import Matching
 from reward_models.labels.pairs import PairSet, pair_set
 
 PROGRESS_DELAY_S = 2.0
@@ -27,6 +25,10 @@ def completeness_kind(taxonomy: Taxonomy) -> PairKind:
 
     def compare(records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching) -> PairSet:
         """Pairs from the completeness scores; records whose set S is empty are skipped."""
+        from tqdm import tqdm
+
+        from reward_models.labels.completeness import completeness
+
         bar = tqdm(records, desc="completeness pairs", unit="example", delay=PROGRESS_DELAY_S, leave=False)
         scored = [(record, completeness(record, segmenter, matching, minor)) for record in bar]
         return pair_set([(record, result.preferences) for record, result in scored if result is not None])

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, FeedbackRecord, pair_order
 from finegrained_rlhf.text.scores import bag_f1, normalise
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import squeeze
+from reward_models.labels.matching import Matching
 
-Matching = Literal["original", "token_f1"]
 SentenceId = tuple[int, int]
 """(passage, sentence), both counted from 1 as in the feedback files."""
 MIN_SIMILARITY = 0.85
@@ -29,18 +28,6 @@ WINDOW_SLACK = 0.05
 """A window has n + floor(slack · n) words for a sub-sentence of n words."""
 MINOR = frozenset({"Missing-Minor-Auxiliary"})
 """Types of missing information without which an answer is as complete; QA-FEEDBACK's."""
-
-
-@dataclass(frozen=True)
-class CompletenessConfig(Settings):
-    """How sub-sentences are mapped to passage sentences.
-
-    Attributes:
-        matching: `original`: windows of words compared by difflib's quick ratio, as in the original code; `token_f1`:
-            the sentence with the highest word F1, as the thesis says.
-    """
-
-    matching: Matching = "original"
 
 
 class SentenceMatcher(Protocol):

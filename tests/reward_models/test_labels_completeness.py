@@ -14,7 +14,6 @@ from finegrained_rlhf.feedback.records import MissingInfo
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.kinds import COMPLETENESS, PREFERENCE
 from reward_models.labels.completeness import (
-    CompletenessConfig,
     TokenF1Matcher,
     WindowMatcher,
     completeness,
@@ -22,6 +21,7 @@ from reward_models.labels.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
+from reward_models.labels.matching import CompletenessConfig
 from reward_models.labels.pairs import ordered_pairs
 
 SEGMENTER = SpacySegmenter("rules")
