@@ -378,9 +378,12 @@ def filled(config: Mapping[str, Any], *, missing: Any = MISSING) -> dict[str, An
 
 
 def _filled(config: Mapping[str, Any], annotation: Any, missing: Any, instance: Any) -> dict[str, Any]:
-    """See `filled`; `instance` is what the class above takes for this part, whose values then are the defaults."""
+    """See `filled`; `instance` is what the class above takes for this part.
+
+    Its values are the defaults where the part names no class of its own.
+    """
     config = dict(config)
-    only = class_of(annotation)
+    only, instance = class_of(annotation), None if TARGET in config else instance
     if TARGET not in config and only is not None:
         config = {TARGET: public_path(only), **config}
     target = config.get(TARGET)

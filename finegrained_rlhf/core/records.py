@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -339,6 +338,7 @@ def pad_rows(
 
     T is at least 1 and a multiple of `multiple`.
     """
+    import numpy as np
     import torch
 
     lengths = np.array([len(row) for row in rows], dtype=np.int64)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 
-import numpy as np
-
 
 def stable_hash(*parts: int | str) -> int:
     """A 63-bit hash that is the same on every machine and in every process (BLAKE2b).
@@ -40,6 +38,7 @@ def seed_everything(seed: int, *stream: int | str) -> int:
     Returns:
         The derived seed, in [0, 2**63).
     """
+    import numpy as np
     import torch
 
     derived = stable_hash(seed, *stream)

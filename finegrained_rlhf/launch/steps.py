@@ -45,6 +45,7 @@ from finegrained_rlhf.launch.mistakes import explain_command_line, is_of_configu
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.launcher import follow
+from finegrained_rlhf.runtime.process_config import OneProcess
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
@@ -68,9 +69,7 @@ def run_config(cfg: DictConfig, arguments: Sequence[str] = ()) -> None:
     config = follow(with_reward_of_run(config, trusted_classes(config, arguments)), sys.argv[1:])
     prepare = list(expanded(config.get("prepare") or {}))
     job = checked(config, prepare)
-    from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
-
-    processes = Processes(getattr(job, "processes", None))
+    processes = _processes_of(job)
     from finegrained_rlhf.runtime.directory.claims import claimed
     from finegrained_rlhf.runtime.training_run import configured
 
@@ -169,7 +168,17 @@ def _composed(script: str, args: tuple[str, ...]) -> DictConfig:
         raise ConfigError(f"{script}: {explain_command_line(error, script, line)}") from None
 
 
-def _run_job(job: Any, processes: Processes) -> None:
+def _processes_of(job: Any) -> Processes | OneProcess:
+    """The processes that a job is run by; torch is imported where it may share its work, after mistakes were said."""
+    config = getattr(job, "processes", None)
+    if config is None and not getattr(job, "every_process", False) and os.environ.get("WORLD_SIZE", "1") == "1":
+        return OneProcess()
+    from finegrained_rlhf.runtime.processes import Processes
+
+    return Processes(config)
+
+
+def _run_job(job: Any, processes: Processes | OneProcess) -> None:
     if processes.is_main or getattr(job, "every_process", False):
         job.run()
     processes.barrier()
@@ -297,7 +306,7 @@ def _filled(value: Any, names: Mapping[str, Any]) -> Any:
     return value
 
 
-def run_step(step: Mapping[str, Any], label: str, processes: Processes) -> None:
+def run_step(step: Mapping[str, Any], label: str, processes: Processes | OneProcess) -> None:
     """Run one step unless its result exists."""
 
     def say(text: str) -> None:

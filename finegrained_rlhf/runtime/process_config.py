@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above, at_least, harmless
 
 Precision = Literal["fp32", "bf16"]
+T = TypeVar("T")
 Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDING = get_args(Sharding)
 """What processes share out among them (`runtime/sharding/`)."""
@@ -37,6 +38,20 @@ class ProcessConfig(Settings):
     timeout_s: Annotated[float, above(0), harmless] = 1800.0
     cudnn_attention: Annotated[bool, harmless] = False
     sharding: Annotated[Sharding, harmless] = "none"
+
+
+class OneProcess:
+    """This process alone, for a job that shares no work; `runtime/processes.py` without torch."""
+
+    count = 1
+    is_main = True
+
+    def broadcast_object(self, value: T) -> T:
+        """The value."""
+        return value
+
+    def barrier(self) -> None:
+        """Wait for nobody."""
 
 
 def available_cores() -> int:

@@ -155,6 +155,8 @@ def test_defaults_are_filled_in_below_what_is_given(monkeypatch: pytest.MonkeyPa
         "unknown": None,
     }
     assert "data" not in filled(given)
+    of_its_own = {"_target_": target(Job), "inner": {"_target_": target(Inner)}}
+    assert filled(of_its_own)["inner"]["share"] == 0.5  # its class's own default, not that of the class above
     free = {"free": {"_target_": "elsewhere.X", "a": [1]}}
     assert filled(free) == free
 

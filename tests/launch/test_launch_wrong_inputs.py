@@ -112,7 +112,7 @@ TYPES = [
     ("value.kind=own", "value.kind: expected one of separate, shared, none, got 'own'"),
     ("data=3", "data: expected text, got 3 (text that looks like a number is quoted"),
     ("data=[a,b]", "data: expected text, got ['a', 'b']"),
-    ("resume=1", "resume: expected text, got 1"),
+    ("resume=1", "resume: expected one of auto, never or text, got 1"),
     ("processes.threads=all", "processes.threads: expected a whole number or null, got 'all'"),
 ]
 
@@ -198,9 +198,9 @@ def test_a_value_model_that_is_not_read_is_not_looked_for(refused: Refused) -> N
 VALUES = [
     ("optimizer.lr=-1", "lr"),
     ("rollout.temperature=-1", "temperature"),
-    ("rollout.samples_per_prompt=0", "rollout: need n >= 1"),
-    ("rollout.max_new_tokens=0", "max_new_tokens"),
-    ("ppo.epochs=0", "epochs"),
+    ("rollout.samples_per_prompt=0", "rollout.samples_per_prompt: expected at least 1, got 0"),
+    ("rollout.max_new_tokens=0", "rollout.max_new_tokens: expected at least 1, got 0"),
+    ("ppo.epochs=0", "ppo.epochs: expected at least 1, got 0"),
     ("ppo.clip=-0.1", "clip"),
     ("ppo.lambda_=2", "lambda_"),
     ("ppo.kl.beta=-1", "beta"),
@@ -293,7 +293,7 @@ OTHERS = [
     ("make_annotation_tasks", (*TASKS, "outputs=lines.json"), "file lines.json, record 0, field "),
     ("make_annotation_tasks", (*TASKS, "outputs=silent.jsonl"), "every record has an empty output"),
     ("make_annotation_tasks", (*TASKS, "annotators=[ann,ann]"), "annotators: expected one name or more, each once"),
-    ("make_annotation_tasks", (*TASKS, "overlap=2"), "overlap: expected 0 to 1, got 2"),
+    ("make_annotation_tasks", (*TASKS, "overlap=2"), "overlap: expected at least 0 and at most 1, got 2"),
     ("make_annotation_tasks", (*TASKS, "random_share=0.1"), "random_share: expected 0.3 to 1, got 0.1"),
     ("make_annotation_tasks", (*TASKS, "count=0"), "count: expected at least 1, got 0"),
     ("make_annotation_tasks", (*TASKS, "tool=paper"), "tool: expected one of page, label_studio, potato, got 'paper'"),

@@ -250,10 +250,11 @@ def test_policy_and_value_model_of_the_hub(kind: str, tmp_path: Path, cache: Pat
 
 def test_a_run_remembers_the_commit_of_a_hub_model(tmp_path: Path, cache: Path) -> None:
     local = save("t5", tmp_path / "local")
-    config = {"policy": {"path": "org/name", "revision": "v1"}, "reward": {"path": "org/name"}, "data": "org/name"}
+    policy = {"_target_": "finegrained_rlhf.models.PolicyConfig", "path": "org/name", "revision": "v1"}
+    config = {"policy": policy, "reward": {"path": "org/name"}, "data": "org/name"}
     assert inputs_of(config) == {}
     put_into_cache(cache, "org/name", local, ref="v1")
     found = inputs_of(config)
     assert found == {"policy.path": {"path": "org/name", "commit": COMMIT, "sha256": fingerprint(local)}}
-    then = {"policy": {"path": str(local), "revision": "v1"}}
+    then = {"policy": {**policy, "path": str(local)}}
     assert changes(then, {"policy": config["policy"]}, inputs_of(then), found) == []

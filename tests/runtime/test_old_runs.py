@@ -21,7 +21,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import named_class
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Sample
-from finegrained_rlhf.launch.checks.schema import problems
+from finegrained_rlhf.launch.checks.schema import keys_of_job, problems
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.run_records import changes_of_run
 
@@ -166,7 +166,7 @@ def test_a_configuration_of_then_is_one_of_today(old: Path, name: str) -> None:
     run = RunDirectory(f"runs/{name}")
     config = run.read_config()
     assert all(named_class(target) for target in targets(config))
-    assert list(problems({key: value for key, value in config.items() if key != "prepare"})) == []
+    assert list(problems(keys_of_job(config))) == []
     assert changes_of_run(run, config) == []
     (change,) = changes_of_run(run, {**config, "seed": 1, "total_steps": 9, "keep_checkpoints": 4})
     assert str(change) == "seed: 0 -> 1"

@@ -23,13 +23,14 @@ from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versi
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.process_config import OneProcess
     from finegrained_rlhf.runtime.processes import Processes
 
 MADE = ".made.json"
 
 
 @contextmanager
-def claimed(config: Mapping[str, Any], processes: Processes) -> Iterator[None]:
+def claimed(config: Mapping[str, Any], processes: Processes | OneProcess) -> Iterator[None]:
     """Hold the directory that a configuration writes, in the main process for all, and record what is made.
 
     Args:
@@ -96,7 +97,7 @@ def _target(config: Mapping[str, Any]) -> _Target | None:
     return _Target("output", Path(config["output"]))
 
 
-def _record(config: Mapping[str, Any], processes: Processes) -> dict[str, Any]:
+def _record(config: Mapping[str, Any], processes: Processes | OneProcess) -> dict[str, Any]:
     plain = {key: value for key, value in config.items() if key != "overwrite"}
     made = provenance(processes.count)
     return {"config": plain, "inputs": inputs_of(plain), "finished": False, "provenance": made}

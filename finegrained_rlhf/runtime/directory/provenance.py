@@ -6,9 +6,7 @@ import datetime
 import os
 import platform
 import shlex
-import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +57,8 @@ def command_line() -> str:
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that decide numbers, of those that are installed."""
+    from importlib import metadata
+
     versions = {}
     for name in _PACKAGES:
         try:
@@ -95,6 +95,8 @@ def _processor() -> str:
 
 def commit_of(directory: Path) -> str:
     """The git commit that `directory` is at, with `-dirty` where tracked files differ; `unknown` outside git."""
+    import subprocess
+
     try:
         run = ["git", "-C", str(directory), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
         return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()

@@ -182,11 +182,17 @@ def test_a_run_without_records_resumes_and_a_changed_setting_of_it_is_refused(be
     assert dataclasses.replace(begun, total_steps=8).run().step == 8  # type: ignore[union-attr]
 
 
+SCORER = "reward_models.SegmentScorer"
+
+
 def test_what_counts_as_a_change() -> None:
     before = {
-        "_target_": "a.Job",
+        "_target_": "finegrained_rlhf.training.sft.TrainSFT",
+        "output_dir": "run",
+        "data": "data.json",
+        "policy": {"path": "model"},
         "optimizer": {"_target_": "a.AdamW", "lr": 1e-5},
-        "reward": {"components": {"x": {"_target_": "a.X", "batch_size": 2}}},
+        "reward": {"components": {"x": {"_target_": SCORER, "path": "x", "batch_size": 2}}},
         "processes": {"threads": 1, "precision": "fp32"},
         "tracking": {"kind": "jsonl"},
         "prepare": {"world": {"script": "make"}},
@@ -195,12 +201,14 @@ def test_what_counts_as_a_change() -> None:
     def changed(strict: bool = True, **now: Any) -> list[str]:
         return [change.key for change in changes(before, {**before, **now}, strict=strict)]
 
-    assert changed(_target_="b.Job", tracking={"kind": "wandb"}, total_steps=9, prepare=None, patience=None) == []
+    assert changed(_target_="finegrained_rlhf.training.sft.job.TrainSFT", prepare=None) == []
+    assert changed(tracking={"kind": "wandb"}, total_steps=9, patience=None, output_dir="elsewhere") == []
     assert changed(optimizer={"_target_": "b.moved.AdamW", "lr": 0.00001}) == []
     assert changed(optimizer={"_target_": "a.Adafactor", "lr": 1e-5}) == ["optimizer._target_"]
     assert changed(processes={"threads": 8, "precision": "bf16"}) == ["processes.precision"]
-    assert changed(reward={"components": {"x": {"_target_": "a.X", "batch_size": 9}}}) == []
-    assert changed(reward={"components": {"x": {"_target_": "a.X"}, "y": {"_target_": "a.Y"}}}, strict=False) == [
+    assert changed(reward={"components": {"x": {"_target_": SCORER, "path": "x", "batch_size": 9}}}) == []
+    same = before["reward"]["components"]["x"]  # type: ignore[index]
+    assert changed(reward={"components": {"x": same, "y": {"_target_": "a.Y"}}}, strict=False) == [
         "reward.components.y._target_"
     ]
     assert changed(new=1) == ["new"] and changed(new=1, strict=False) == []
@@ -223,7 +231,8 @@ def test_fingerprints_follow_content_alone(tmp_path: Path) -> None:
     shutil.copytree(one, tmp_path / "run" / "policy")
     (tmp_path / "run" / "metrics.jsonl").write_text("{}")
     assert fingerprint(tmp_path / "run") == fingerprint(one)
-    found = inputs_of({"data": [str(one / "config.json")], "output_dir": str(other), "kind": "one", "x": "absent.json"})
+    job = {"_target_": "finegrained_rlhf.annotation.MakeAnnotationTasks", "output_dir": str(other), "tool": "one"}
+    found = inputs_of({**job, "data": [str(one / "config.json")], "x": "absent.json"})
     assert found == {"data[0]": {"path": str(one / "config.json"), "sha256": fingerprint(one / "config.json")}}
 
 
