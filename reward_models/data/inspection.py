@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from finegrained_rlhf.feedback.labels.segments import SegmentLabels
+from finegrained_rlhf.feedback.labels import SegmentLabels
 
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
