@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from finegrained_rlhf.feedback.labels import SegmentLabels
-
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
+from finegrained_rlhf.feedback.labels import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
