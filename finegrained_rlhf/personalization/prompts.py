@@ -32,7 +32,7 @@ a turn; a summary; whether a remark contradicts others; one more question about 
 
 @cache
 def _template(name: str) -> Template:
-    return Template((files(__package__) / f"{name}.txt").read_text(encoding="utf-8").strip())
+    return Template((files(__package__) / "templates" / f"{name}.txt").read_text(encoding="utf-8").strip())
 
 
 def filled(name: str, task: str, data: Mapping[str, Any]) -> str:
