@@ -122,7 +122,10 @@ def test_a_wheel_brings_the_configurations_and_the_command(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     held = set(archive.namelist())
     assert {"finegrained_rlhf/py.typed", "reward_models/py.typed"} <= held
-    assert not any(name.startswith(("scripts/", "conf/", "tests/")) for name in held)
+    assert not any(name.startswith(("scripts/", "conf/", "tests/", "lab/", "finegrained_lab/")) for name in held)
+    beside = {path for path in (ROOT / "finegrained_rlhf").rglob("*") if path.is_file()}
+    texts = {path.relative_to(ROOT).as_posix() for path in beside if path.suffix not in (".py", ".pyc")}
+    assert len(texts) > 25 and texts <= held
     yamls = {f"finegrained_rlhf/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert {name for name in held if name.startswith("finegrained_rlhf/conf/")} == yamls
     (entries,) = [name for name in held if name.endswith("/entry_points.txt")]

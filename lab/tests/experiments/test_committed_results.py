@@ -27,7 +27,7 @@ def committed() -> list[str]:
 
 
 def collecting_job(name: str) -> Results:
-    """The job that collects an experiment's results, as its pipeline configures it; of interpolations the seed alone."""
+    """The job that collects an experiment's results, as its pipeline configures it, with 0 for the seed."""
     text = (ROOT / "lab/finegrained_lab/conf/pipeline" / f"{name}.yaml").read_text().replace('"${seed}"', "0")
     collect: dict[str, Any] = yaml.safe_load(text)["collect"]
     module, _, kind = collect.pop("_target_").rpartition(".")
