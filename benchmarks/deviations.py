@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks.deviations_ends import total_drift
 from finegrained_rlhf.core.records import RewardTrace, Rollout, Sample
 from finegrained_rlhf.core.seeding import seed_everything
-from finegrained_rlhf.inference.inputs.prompts import read_prompts
+from finegrained_rlhf.inference.inputs import read_prompts
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy

@@ -22,7 +22,7 @@ from benchmarks.deviations_ends import total_drift
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.factworld.report import RATES, exported_validation, mean_error
-from finegrained_rlhf.inference.inputs.prompts import read_prompts
+from finegrained_rlhf.inference.inputs import read_prompts
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.rollout import GenerateEngine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

@@ -18,7 +18,7 @@ from benchmarks.dialki_workload import LOSSES
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.inputs.batches import Chosen
 from finegrained_rlhf.dialki.model.model import DialkiModel
-from finegrained_rlhf.dialki.model.regularization import RandomState, hashed_noise
+from finegrained_rlhf.dialki.model.objective import RandomState, hashed_noise
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS

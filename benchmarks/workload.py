@@ -42,8 +42,7 @@ from finegrained_rlhf.models.value import ValueHead
 from finegrained_rlhf.text.segmentation import Span, sub_sentence_spans, trim
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.training.order import items_of_step
-from reward_models.encoders.backbones import ID2LABEL
-from reward_models.encoders.models import RewardModel
+from reward_models.encoders.models import ID2LABEL, RewardModel
 from reward_models.record import RewardModelRecord
 
 SPECIALS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "cls_token": "<s>"}

@@ -23,7 +23,8 @@ from guards.command import ROOT, chosen
 from guards.forks import import_libraries, start, wait
 
 LIST = Path(__file__).with_name("mutations.toml")
-_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "outputs", "multirun", "models", "*.egg-info", "results")
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "results")
+_LEFT_OUT_AT_THE_TOP = {"models", "multirun", "outputs"}
 _FAILED = 1  # pytest's status where a test failed; other ones say that it could not run
 _SECONDS = 300.0
 
@@ -89,7 +90,11 @@ class Copy:
 
     def __init__(self, root: Path, source: Path = ROOT) -> None:
         self._root = root
-        shutil.copytree(source, root / "tree", ignore=_LEFT_OUT)
+
+        def left_out(folder: str, names: list[str]) -> set[str]:
+            return _LEFT_OUT(folder, names) | (_LEFT_OUT_AT_THE_TOP & {*names} if Path(folder) == source else set())
+
+        shutil.copytree(source, root / "tree", ignore=left_out)
         self._tree, self._runs = root / "tree", 0
 
     def run(self, tests: Sequence[str]) -> tuple[int, str]:

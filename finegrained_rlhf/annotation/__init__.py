@@ -5,7 +5,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Adjudicate": "adjudication.adjudicate",
+        "Adjudicate": "adjudication",
         "MakeAnnotationTasks": "project.make",
         "MeasureAgreement": "agreement.measure",
         "RandomSelection": "project.selection",

@@ -12,7 +12,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
-from finegrained_rlhf.inference.inputs.prompts import encode_prompts
+from finegrained_rlhf.inference.inputs import encode_prompts
 from finegrained_rlhf.text.plain_text import literal_texts
 
 if TYPE_CHECKING:

@@ -9,6 +9,6 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "EvaluateDetox": "evaluation.job",
-        "InspectPrompts": "prompts.inspection",
+        "InspectPrompts": "prompts",
     },
 )

@@ -5,9 +5,13 @@ Word lists of two attributes never share a word, so a value tells its attribute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from finegrained_rlhf.factworld.words import word_lists
+
+def word_lists(lists: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Each list of words, written as one text with blanks between them, as a tuple."""
+    return {name: tuple(words.split()) for name, words in lists.items()}
+
 
 VALUES = word_lists(
     {

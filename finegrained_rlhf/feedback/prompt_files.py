@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.checks import get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.core.hub.names import HubName, data_set_name
-from finegrained_rlhf.core.hub.snapshots import snapshot
+from finegrained_rlhf.core.hub import HubName, data_set_name, snapshot
 from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.core.sources import Reading
 from finegrained_rlhf.dialogue.records import Passage

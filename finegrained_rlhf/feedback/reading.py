@@ -18,8 +18,7 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import require_records
 from finegrained_rlhf.feedback.records import FeedbackRecord, QAExample, check_types, derived_id
-from finegrained_rlhf.feedback.rows.columns import dataset_features
-from finegrained_rlhf.feedback.rows.feedback import feedback_row, parse_feedback, record_id
+from finegrained_rlhf.feedback.rows import dataset_features, feedback_row, parse_feedback, record_id
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.core.hub import place_of_model
 from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
@@ -23,7 +23,7 @@ from finegrained_rlhf.inference.evaluation import (
     evaluate_responses,
 )
 from finegrained_rlhf.inference.generate import open_generator, output_record
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.inference.jobs import Evaluate
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.checks import error_free_from

@@ -15,8 +15,7 @@ from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.config import check_reward, sampling
 from finegrained_rlhf.inference.generator import Answering, PolicyGenerator, Response, respond
-from finegrained_rlhf.inference.inputs.prompt_inputs import read_inputs
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inference.inputs import prompts_for, read_inputs
 from finegrained_rlhf.inference.jobs import Generate, SampleOutputs
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.rewards.composition import RewardComposer

@@ -16,7 +16,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.protocol import Generation
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, pad_rows
 from finegrained_rlhf.feedback.prompt_files import PromptInput
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.alignment import decode_text

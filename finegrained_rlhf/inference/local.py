@@ -13,7 +13,7 @@ from finegrained_rlhf.core.generation.protocol import Generation
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.generator import PolicyGenerator, load_policy, most_probable, text_ids
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.text.chat import PromptConfig
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.core.hub import place_of_model
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.from_disk import open_config, open_tokenizer, open_weights

@@ -9,7 +9,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Compare": "compare_text",
-        "Export": "export.export",
+        "Export": "export",
         "Runs": "runs.list",
         "ParetoAxes": "sweeps.results",
         "Report": "write",

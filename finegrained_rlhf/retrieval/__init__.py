@@ -12,7 +12,7 @@ __getattr__, __dir__ = lazy_exports(
         "Corpus": "corpus",
         "DenseConfig": "dense.retriever",
         "EncoderConfig": "dense.config",
-        "FuseRuns": "fusion.job",
+        "FuseRuns": "fusion",
         "IvfPqConfig": "dense.nearest",
         "MakeCorpus": "passages.pages",
         "OpenSearchConfig": "engines.opensearch",

@@ -39,7 +39,7 @@ class BuildIndex(Settings):
 
     Attributes:
         corpus: file (`.jsonl`, `.tsv`, either perhaps with `.gz`) or a directory of them, in the forms of
-            `passages/forms.py`.
+            `corpus.py`.
         output_dir: directory of the index.
         retriever: what to build.
     """

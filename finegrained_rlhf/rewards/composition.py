@@ -11,10 +11,10 @@ from finegrained_rlhf.core.records import Prompt, RewardTrace, Rollout, SegmentS
 from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
-from finegrained_rlhf.rewards.moving.weights import TrainedWeights
 from finegrained_rlhf.rewards.normalisation import Normaliser
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
+from finegrained_rlhf.rewards.weights import TrainedWeights
 from finegrained_rlhf.rl.stats import Reduce
 
 if TYPE_CHECKING:

@@ -12,9 +12,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above
 from finegrained_rlhf.rewards.aggregation import Aggregation, ResponseValue
 from finegrained_rlhf.rewards.checks import check_threshold
-from finegrained_rlhf.rewards.moving.constraints import RewardConstraint
-from finegrained_rlhf.rewards.moving.gates import RewardGate
-from finegrained_rlhf.rewards.moving.schedule import WeightSchedule
+from finegrained_rlhf.rewards.moving import RewardConstraint, RewardGate, WeightSchedule
 from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.rewards.protocol import Scorer
 

@@ -10,9 +10,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.files import read_jsonl, write_json
-from finegrained_rlhf.rewards.moving.constraints import RewardConstraint
-from finegrained_rlhf.rewards.moving.gates import RewardGate
-from finegrained_rlhf.rewards.moving.schedule import WeightSchedule
+from finegrained_rlhf.rewards.moving import RewardConstraint, RewardGate, WeightSchedule
 from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.training.ppo.advantages.gae import GAE

@@ -10,7 +10,7 @@ from typing import Any
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.rewards.config import ComponentConfig
-from finegrained_rlhf.rewards.moving.gates import RewardGate
+from finegrained_rlhf.rewards.moving import RewardGate
 
 
 @dataclass(frozen=True)

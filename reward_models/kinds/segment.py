@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.feedback.labels.segments import SegmentLabels, SegmentRule
+from finegrained_rlhf.feedback.labels import SegmentLabels, SegmentRule
 from finegrained_rlhf.feedback.records import FeedbackRecord, SpanError
 from finegrained_rlhf.feedback.taxonomy import Category, Taxonomy
 from finegrained_rlhf.text.segmentation import Segmenter

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import ModelName, above, below
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
+from finegrained_rlhf.feedback.labels import HAS_ERROR
 from reward_models.data.examples import RewardExample
 
 Array = NDArray[np.float64]

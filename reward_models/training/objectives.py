@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
+from finegrained_rlhf.feedback.labels import HAS_ERROR
 from reward_models.data.examples import RewardExample
 from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import RewardModel

@@ -12,7 +12,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
+from finegrained_rlhf.feedback.labels import HAS_ERROR
 from reward_models.data.examples import RewardExample
 from reward_models.trust.judging import Judgements
 from reward_models.trust.measure import MarkedText, span_scores

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from finegrained_rlhf.feedback.labels.segments import HAS_ERROR, SegmentLabels
+from finegrained_rlhf.feedback.labels import HAS_ERROR, SegmentLabels
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean, share
 from finegrained_rlhf.runtime.processes import Processes

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from annotation_toy import item, project
 
-from finegrained_rlhf.annotation.adjudication.adjudicate import Adjudicate
-from finegrained_rlhf.annotation.adjudication.votes import adjudicated, central_correction, voted_preferences
+from finegrained_rlhf.annotation.adjudication import (
+    Adjudicate,
+    adjudicated,
+    central_correction,
+    voted_preferences,
+)
 from finegrained_rlhf.annotation.reading.annotations import Annotation, write_annotations
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.reading import read_feedback

@@ -15,7 +15,7 @@ from finegrained_rlhf.annotation.tools.layout import PassageLayout
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 
 ITEMS = (item("q1", suggestions=(Suggestion(9, 17, "Irrelevant", 0.7, "m@1"),)), item("q2"))
 

@@ -19,7 +19,7 @@ from servers import free_port, program_named, serving
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 
 TOKEN = "0123456789abcdef0123456789abcdef01234567"
 QUIET = {

@@ -17,7 +17,7 @@ from report_toy import HOSTILE
 
 from finegrained_rlhf.annotation.page.page import annotation_page
 from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.reading.rules import Imported, import_export
+from finegrained_rlhf.annotation.reading.read import Imported, import_export
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.taxonomy import Taxonomy

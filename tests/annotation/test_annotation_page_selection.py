@@ -13,7 +13,7 @@ from annotation_toy import item
 from browser import PHONE, launched
 from playwright.sync_api import Browser, Page, expect
 
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 
 TEXT = (
     "The patient shouldn't drink 3.5 litres,  or so (at once)! Naïve cafés 🌊 sell well-known pills.\r\n"

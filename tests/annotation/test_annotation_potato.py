@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.tools.potato.tasks import ShownText
+from finegrained_rlhf.annotation.tools.potato import ShownText
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK
 
 OF = project((item("q1"), item("q2")), people=("Ann B.",))

@@ -16,11 +16,10 @@ from annotation_toy import ANSWER, OTHER, export, item, items_of, project, recor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finegrained_rlhf.annotation.adjudication.adjudicate import Adjudicate
+from finegrained_rlhf.annotation.adjudication import Adjudicate
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import annotations_of, write_annotations
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.reading.rules import Imported, import_export
+from finegrained_rlhf.annotation.reading.read import Imported, ReadAnnotations, import_export
 from finegrained_rlhf.annotation.reading.spans import disjoint, located, utf16_offsets
 from finegrained_rlhf.annotation.tools.registry import TOOLS, tool_named
 from finegrained_rlhf.core.errors import DataError

@@ -13,7 +13,7 @@ from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
 from finegrained_rlhf.annotation.project.suggestions import SuggestByJudge
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.remote.client import RemoteConfig

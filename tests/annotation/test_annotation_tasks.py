@@ -16,7 +16,7 @@ from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.project.selection import RandomSelection, choose_items
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.taxonomy import Taxonomy

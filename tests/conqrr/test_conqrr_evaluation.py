@@ -13,8 +13,15 @@ import pytrec_eval
 from mills_toy import job, make_mills
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.evaluation.measure import find_passages, groups_of, judgements_of, score_queries
-from finegrained_rlhf.conqrr.evaluation.wording import Wording, repeats_a_bigram, wording_of
+from finegrained_rlhf.conqrr.evaluation.measure import (
+    Wording,
+    find_passages,
+    groups_of,
+    judgements_of,
+    repeats_a_bigram,
+    score_queries,
+    wording_of,
+)
 from finegrained_rlhf.conqrr.queries import query_of, read_cut, read_rewrites, write_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample

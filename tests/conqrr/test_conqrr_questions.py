@@ -17,7 +17,7 @@ from finegrained_rlhf.conqrr.evaluation.questions import CompareSystems, compari
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.metrics.significance.paired import cluster_sums, clustered_t, holm, paired_test, randomization_p
+from finegrained_rlhf.metrics.significance import cluster_sums, clustered_t, holm, paired_test, randomization_p
 from finegrained_rlhf.retrieval.protocol import Hit
 
 

@@ -22,8 +22,7 @@ from script_runs import ROOT
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.rewards.base import RewardInputs
 from finegrained_rlhf.conqrr.rewards.guard import GuardedReward, guard_penalty
-from finegrained_rlhf.conqrr.rewards.passages import PassageRank, RetrievedRank
-from finegrained_rlhf.conqrr.rewards.ranks import pool_ranks, rank_values
+from finegrained_rlhf.conqrr.rewards.passages import PassageRank, RetrievedRank, pool_ranks, rank_values
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters

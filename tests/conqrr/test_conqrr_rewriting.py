@@ -17,8 +17,7 @@ from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank, best_by_rank
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, words_of
 from finegrained_rlhf.conqrr.rewriting.job import Rewrite
-from finegrained_rlhf.conqrr.rewriting.rewrite import last_question
-from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, matching_alpha
+from finegrained_rlhf.conqrr.rewriting.rewrite import QueryRewriter, last_question, matching_alpha
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.retrieval.protocol import Hit

@@ -21,10 +21,9 @@ from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_p
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.rewards.base import ShuffledReward
-from finegrained_rlhf.conqrr.rewards.passages import PoolReward, pool_ids
-from finegrained_rlhf.conqrr.rewards.ranks import pool_ranks
+from finegrained_rlhf.conqrr.rewards.passages import PoolReward, pool_ids, pool_ranks
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
-from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter
+from finegrained_rlhf.conqrr.rewriting.rewrite import QueryRewriter
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
 from finegrained_rlhf.conqrr.training.job import TrainConqrr
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation, fixed_batches

@@ -12,9 +12,12 @@ from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.core.hub.names import HubName, data_set_name, model_name, named_on_hub
-from finegrained_rlhf.core.hub.snapshots import (
+from finegrained_rlhf.core.hub import (
+    HubName,
     commit_of_snapshot,
+    data_set_name,
+    model_name,
+    named_on_hub,
     place_of_model,
     require_reachable,
     snapshot,

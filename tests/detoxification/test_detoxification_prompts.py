@@ -11,8 +11,7 @@ from script_runs import run_script
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.detoxification.prompts.inspection import PromptCounts, count_prompts
-from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
+from finegrained_rlhf.detoxification.prompts import PromptCounts, count_prompts, read_continuation_prompts
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "realtoxicityprompts" / "sample_4000.jsonl"
 

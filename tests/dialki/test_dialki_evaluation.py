@@ -18,8 +18,8 @@ from script_runs import rows, run_in_two_processes
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki.evaluation.answers import Answered, Gate, answered, gate_summary
+from finegrained_rlhf.dialki.evaluation.evaluate import draw_gates, draw_lengths
 from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
 from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, score_answer
 from finegrained_rlhf.dialki.model.model import DialkiModel

@@ -16,11 +16,15 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.inputs.batches import Targets, collate, targets
 from finegrained_rlhf.dialki.model.config import NoiseConfig
 from finegrained_rlhf.dialki.model.heads import MASKED, HistoryScores, NextScores
-from finegrained_rlhf.dialki.model.losses import divergence, history_loss, jensen_shannon, marginal_loss, next_loss
-from finegrained_rlhf.dialki.model.regularization import (
+from finegrained_rlhf.dialki.model.objective import (
     RandomState,
     adversarial_loss,
+    divergence,
     hashed_noise,
+    history_loss,
+    jensen_shannon,
+    marginal_loss,
+    next_loss,
     project,
     start_noise,
     worst_noise,

@@ -21,9 +21,8 @@ from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Targets, passages_t
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputEncoder
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.heads import MASKED, NextScores
-from finegrained_rlhf.dialki.model.losses import binary_loss
 from finegrained_rlhf.dialki.model.model import DialkiModel, load_dialki
-from finegrained_rlhf.dialki.model.objective import Parts, objective
+from finegrained_rlhf.dialki.model.objective import Parts, binary_loss, objective
 from finegrained_rlhf.dialki.model.search import tune_threshold
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.records import DialogueExample

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from text_samples import WORDS
 
-from finegrained_rlhf.feedback.labels.segments import SegmentLabels
+from finegrained_rlhf.feedback.labels import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.text.segmentation import SpacySegmenter

@@ -54,7 +54,12 @@ def test_caught_and_not_caught(tmp_path: Path) -> None:
     (source / "formula.py").write_text("def area(width):\n    return width * width\n")
     tests = ("def test_small():\n    assert area(2) == 4\n", "def test_large():\n    assert area(3) == 9\n")
     (source / "test_it.py").write_text("from formula import area\n" + "".join(tests))
+    for place in ("models", "rooms/models"):  # weights lie at the top, code below a package
+        (source / place).mkdir(parents=True)
+        (source / place / "one.py").touch()
     copy = Copy(tmp_path / "copy", source)
+    assert [path.name for path in (tmp_path / "copy/tree").glob("**/models")] == ["models"]
+    assert (tmp_path / "copy/tree/rooms/models/one.py").is_file()
     double = Mutation("double", "formula.py", "width * width", "width * 2", "test_it.py")
     assert copy.run(["test_it.py"])[0] == 0
     status, printed = copy.run_mutated(double)

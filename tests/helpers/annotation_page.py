@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 
 from finegrained_rlhf.annotation.page.page import annotation_page
 from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 KEPT = """() => Object.keys(localStorage).filter((key) => key.includes('"task"'))"""

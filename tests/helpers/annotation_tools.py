@@ -9,7 +9,7 @@ from typing import Any
 
 from finegrained_rlhf.annotation.tools.forms import pair_choices
 from finegrained_rlhf.annotation.tools.layout import PassageLayout
-from finegrained_rlhf.annotation.tools.potato.tasks import user_of
+from finegrained_rlhf.annotation.tools.potato import user_of
 from finegrained_rlhf.feedback.records import pair_order
 
 

@@ -1,7 +1,8 @@
-"""Hydra without what it does over and over in one process: reading the same files, merging the same groups.
+"""Hydra without what it does over and over: reading the same files, merging the same groups.
 
 A composition has two parts. What the chosen groups give follows from the files and from the choices; values of keys are
-put in behind. The first part is done once for each set of choices and copied, the second every time.
+put in behind. The first part is done once for each set of choices and copied, the second every time. Processes of one
+fork server share, in a directory beside its socket, what they made of the project's own configurations.
 `tests/launch/test_hydra_once.py` compares the whole with plain Hydra.
 """
 
@@ -10,10 +11,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
+import os
 import pickle
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,9 +46,27 @@ _open, _begin = ConfigRepository.load_config, CachingConfigRepository.__init__
 _parse_interpolation = cache(parse)
 """`${output_dir}/x` and the like: what their parser gives is only read."""
 _LOADED: dict[str, bytes] = {}
-_OPENED: dict[Any, bytes] = {}
-_CHOSEN: dict[Any, Any] = {}
-_MERGED: dict[Any, bytes] = {}
+_KEPT: dict[Any, bytes] = {}
+_ROOT = Path(__file__).parents[2]
+
+
+def _once(places: tuple[str, ...], key: Any, make: Callable[[], Any]) -> Any:
+    """A copy of what was made for a key, by this process or by another one."""
+    key = (places, key)
+    if key not in _KEPT:
+        ours = all(place.startswith(("pkghydra.", "structured", f"file{_ROOT}/")) for place in places)
+        server = os.environ.get("FORK_SERVER") if ours else None
+        name = sha256(repr(key).encode()).hexdigest()
+        file = None if server is None else Path(server).with_name("compositions") / name
+        if file is not None and file.is_file():
+            _KEPT[key] = file.read_bytes()
+        else:
+            _KEPT[key] = pickle.dumps(make())
+            if file is not None:
+                with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as begun:
+                    begun.write(_KEPT[key])
+                os.replace(begun.name, file)
+    return pickle.loads(_KEPT[key])
 
 
 @contextmanager
@@ -68,23 +90,16 @@ def merged_once() -> Iterator[None]:
     def chosen(repo: Any, config_name: Any, overrides_list: Any, prepend_hydra: bool, skip_missing: bool) -> Any:
         given = [one for one in overrides_list if not one.is_sweep_override()]
         groups = [one for one in given if not isinstance(one.value(), dict) and repo.group_exists(one.key_or_group)]
-        key = (_places(repo), config_name, tuple(one.input_line for one in groups), prepend_hydra, skip_missing)
-        if key not in _CHOSEN:
-            _CHOSEN[key] = _choose(repo, config_name, groups, prepend_hydra, skip_missing)
-        return dataclasses.replace(_CHOSEN[key], config_overrides=[one for one in given if one not in groups])
+        key = ("chosen", config_name, tuple(one.input_line for one in groups), prepend_hydra, skip_missing)
+        found = _once(_places(repo), key, lambda: _choose(repo, config_name, groups, prepend_hydra, skip_missing))
+        return dataclasses.replace(found, config_overrides=[one for one in given if one not in groups])
 
-    def merged(self: Any, defaults: Any, repo: Any) -> DictConfig:
-        parts = ((one.config_path, one.package, one.is_self, one.primary) for one in defaults)
-        key = (_places(repo), tuple(parts))
-        if key not in _MERGED:
-            _MERGED[key] = pickle.dumps(_merge(self, defaults, repo))
-        return pickle.loads(_MERGED[key])
+    def merged(self: Any, defaults: Any, repo: Any) -> Any:
+        parts = tuple((one.config_path, one.package, one.is_self, one.primary) for one in defaults)
+        return _once(_places(repo), ("merged", parts), lambda: _merge(self, defaults, repo))
 
     def opened(self: Any, config_path: str) -> Any:
-        key = (_places(self), config_path)
-        if key not in _OPENED:
-            _OPENED[key] = pickle.dumps(_open(self, config_path))
-        return pickle.loads(_OPENED[key])
+        return _once(_places(self), ("opened", config_path), lambda: _open(self, config_path))
 
     def begun(self: Any, delegate: Any) -> None:
         self.delegate, self.cache = copy.copy(delegate), {}  # where it looks is set anew, never changed in place

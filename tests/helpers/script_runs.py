@@ -59,6 +59,7 @@ def fork_server() -> str:
         for module in ("bm25s", "datasets", "hydra", "peft", "rouge_score", "sacrebleu", "scipy", "spacy"):
             pytest.importorskip(module)
         os.environ[_SOCKET] = str(Path(_outputs.name) / "fork_server")
+        (Path(_outputs.name) / "compositions").mkdir()  # which processes share: `hydra_once.py`
         program = Path(__file__).with_name("fork_server.py")
         command = [sys.executable, str(program), os.environ[_SOCKET], str(ROOT)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)

@@ -87,7 +87,7 @@ from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering, open_generator, sample_records
-from finegrained_rlhf.inference.inputs.prompts import encode_prompts
+from finegrained_rlhf.inference.inputs import encode_prompts
 from evaluation_toy import LetterMonitor, composer
 
 processes = Processes()

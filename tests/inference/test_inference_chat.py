@@ -20,7 +20,7 @@ from finegrained_rlhf.feedback.conversations import Message
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.generator import load_policy
-from finegrained_rlhf.inference.inputs.prompts import encode_inputs, encode_prompts, prompts_for, read_prompts
+from finegrained_rlhf.inference.inputs import encode_inputs, encode_prompts, prompts_for, read_prompts
 from finegrained_rlhf.inference.jobs import Evaluate, Generate, SampleOutputs
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.loading import open_policy

@@ -17,7 +17,7 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.inference.inputs.prompts import prompts_for, read_prompts
+from finegrained_rlhf.inference.inputs import prompts_for, read_prompts
 from finegrained_rlhf.inference.jobs import Evaluate, Generate
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.loading import open_policy

@@ -17,7 +17,7 @@ from finegrained_rlhf.feedback.reading import read_examples, write_examples
 from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.generator import load_policy
-from finegrained_rlhf.inference.inputs.prompt_inputs import PromptInput, read_inputs
+from finegrained_rlhf.inference.inputs import PromptInput, read_inputs
 from finegrained_rlhf.inference.jobs import Generate, SampleOutputs
 from finegrained_rlhf.models.tiny.config import TinyT5Config
 from finegrained_rlhf.models.tiny.t5 import build_t5

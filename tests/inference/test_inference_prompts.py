@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finegrained_rlhf.inference.inputs.prompts import encode_prompts
+from finegrained_rlhf.inference.inputs import encode_prompts
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 
 

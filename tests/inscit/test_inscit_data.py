@@ -22,8 +22,8 @@ from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_pred
 from finegrained_rlhf.inscit.human.tasks import MakeHumanEvaluation
 from finegrained_rlhf.inscit.identifier.data import MakeIdentifierData
 from finegrained_rlhf.inscit.reader.inputs import MakeReaderInputs
-from finegrained_rlhf.inscit.search.retrieve import RetrieveEvidence
-from finegrained_rlhf.inscit.types.instances import MakeResponseTypes
+from finegrained_rlhf.inscit.search import RetrieveEvidence
+from finegrained_rlhf.inscit.types import MakeResponseTypes
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages.store import build_store
 

@@ -14,8 +14,7 @@ from finegrained_rlhf.inscit import EvaluateInscit, MakeDprData, RetrieveEvidenc
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_retrieved
-from finegrained_rlhf.inscit.search.queries import evidence_query
-from finegrained_rlhf.inscit.search.retrieve import write_retrieved
+from finegrained_rlhf.inscit.search import evidence_query, write_retrieved
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages.store import build_store

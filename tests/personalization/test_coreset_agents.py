@@ -31,7 +31,7 @@ from finegrained_rlhf.personalization.learners.conversation import (
     WithoutMemory,
 )
 from finegrained_rlhf.personalization.learners.coreset import RandomWindow
-from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data
+from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
 from finegrained_rlhf.personalization.store.records import MemoryLimitError, RepeatedKeyError
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 

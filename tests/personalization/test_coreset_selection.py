@@ -20,8 +20,8 @@ from finegrained_rlhf.personalization import (
     ModelConflicts,
     SourceDocument,
 )
-from finegrained_rlhf.personalization.prompts.templates import fenced_data
-from finegrained_rlhf.personalization.selection.coresets import (
+from finegrained_rlhf.personalization.prompts import fenced_data
+from finegrained_rlhf.personalization.selection import (
     CoresetSelection,
     greedy_coreset,
     largest_coreset,

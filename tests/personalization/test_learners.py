@@ -29,7 +29,7 @@ from finegrained_rlhf.personalization import (
     Oracle,
     UserMemory,
 )
-from finegrained_rlhf.personalization.prompts.templates import (
+from finegrained_rlhf.personalization.prompts import (
     NAMES,
     UnreadableReplyError,
     fenced_data,

@@ -18,7 +18,7 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import SpanError
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.personalization import EditsToFeedback, NoLearning, UserMemory
-from finegrained_rlhf.personalization.span_feedback.changes import edit_errors, words_after
+from finegrained_rlhf.personalization.span_feedback import edit_errors, words_after
 from reward_models.kinds.segment import SegmentKind
 
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,9 @@ from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory import preflight as module
 from finegrained_rlhf.preflight.memory import sharding
-from finegrained_rlhf.preflight.memory.blocks import blocks_of, largest_trained
 from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of, preflight
+from finegrained_rlhf.preflight.memory.probe import blocks_of, largest_trained
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report
 from finegrained_rlhf.runtime.process_config import SHARDING, ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes

@@ -17,8 +17,7 @@ import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.report.export.card import shown_path
-from finegrained_rlhf.report.export.export import Export, push
+from finegrained_rlhf.report.export import Export, push, shown_path
 from finegrained_rlhf.text.chat import PromptConfig, record_prompt
 
 CONFIG: dict[str, Any] = {

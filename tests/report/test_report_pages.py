@@ -33,9 +33,7 @@ from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
 from finegrained_rlhf.report.charts.curves import reward_curves, training_curves
 from finegrained_rlhf.report.elements.html import Html, escape
 from finegrained_rlhf.report.pages.compare import compare_page, missing_lines, names_of, overlays
-from finegrained_rlhf.report.pages.overview import components_table, header
-from finegrained_rlhf.report.pages.run import run_page
-from finegrained_rlhf.report.pages.timeline import changed_words, timelines
+from finegrained_rlhf.report.pages.run import changed_words, components_table, header, run_page, timelines
 from finegrained_rlhf.report.pages.verdict import cautions, degenerate_text
 from finegrained_rlhf.report.runs.measures import mean_true_error, price_measures, reward_measures, true_measures
 from finegrained_rlhf.report.runs.noise import of_component, of_segments, of_total, paired_noise, share_noise

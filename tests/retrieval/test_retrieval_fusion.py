@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.retrieval.fusion.job import FuseRuns
-from finegrained_rlhf.retrieval.fusion.reciprocal_rank import reciprocal_rank_fusion
+from finegrained_rlhf.retrieval.fusion import FuseRuns, reciprocal_rank_fusion
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import read_trec_run, write_trec_run
 

@@ -16,7 +16,7 @@ from reward_model_samples import cue_records, enlarged, prompt, save_longformer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.feedback.labels.segments import SegmentLabels
+from finegrained_rlhf.feedback.labels import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean

@@ -10,7 +10,7 @@ import pytest
 import torch
 from remote_toy import KEY, FakeService
 from safetensors.torch import load_file
-from script_runs import Running, rows, run_in_two_processes, run_script, start_script
+from script_runs import Running, rows, run_script, start_script
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finegrained_rlhf.core.files import read_jsonl
@@ -60,6 +60,7 @@ def by_any_scorer(smoke: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_sentence_rewards_of_a_run_add_up_to_the_holistic_ones_less_1(
     smoke: Path, classifier: Path, tmp_path: Path
 ) -> None:
@@ -135,24 +136,25 @@ def test_a_run_that_is_killed_within_a_step_goes_on_as_if_nothing_had_been(smoke
 
 
 def test_what_was_said_before_makes_the_same_run_again_without_the_service(smoke: Path, tmp_path: Path) -> None:
-    """The first run in two processes, with adapters; the second without a key."""
+    """With adapters; the second run without a key."""
     cache, adapters = tmp_path / "scores.sqlite", ["policy=lora", "total_steps=1"]
     with FakeService() as service:
         given = by_service(smoke, service, cache, tmp_path / "asked")
         open_to_all = "reward.components.toxicity.scorer.remote.key_variable=null"
-        done = run_in_two_processes(*given, *adapters, open_to_all)
+        done = run_script(*given, *adapters, open_to_all)
         assert done.returncode == 0, done.stderr
-        assert set(service.asked.values()) <= {1, 2}  # two processes may ask for one text at the same time
+        assert set(service.asked.values()) == {1}
         begun = len(service.requests)
         given = [key for key in given if ".remote." not in key and "=perspective" not in key]
         by_record = "text_scorer@reward.components.toxicity.scorer=recorded"
         given = [key.replace(str(tmp_path / "asked"), str(tmp_path / "recorded")) for key in given]
-        done = run_in_two_processes(*given, *adapters, by_record)
+        done = run_script(*given, *adapters, by_record)
         assert done.returncode == 0, done.stderr
         assert len(service.requests) == begun
     assert rows(tmp_path / "recorded" / "metrics.jsonl") == rows(tmp_path / "asked" / "metrics.jsonl")
 
 
+@pytest.mark.slow
 def test_a_service_that_stays_away_ends_the_run_in_one_line_and_keeps_its_steps(smoke: Path, tmp_path: Path) -> None:
     with FakeService() as service:
         given = by_service(smoke, service, tmp_path / "scores.sqlite", tmp_path / "run")

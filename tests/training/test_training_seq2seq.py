@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ConsistencyError, ModelError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.inference.inputs.prompts import encode_prompts
+from finegrained_rlhf.inference.inputs import encode_prompts
 from finegrained_rlhf.models.families.seq2seq import Seq2SeqFamily, bart_stacks
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Seq2SeqPolicy

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.annotation.adjudication.votes import by_item
+from finegrained_rlhf.annotation.adjudication import by_item
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import Annotation
-from finegrained_rlhf.feedback.labels.segments import SegmentRule
+from finegrained_rlhf.feedback.labels import SegmentRule
 from finegrained_rlhf.feedback.records import Feedback
 from finegrained_rlhf.text.segmentation import Segmenter
 

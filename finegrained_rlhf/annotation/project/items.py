@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.checks import as_index, as_list, get_field, require, require_text, text_list
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.outputs import passages_of_lists, passages_to_lists
 
 Role = Literal["single", "overlap", "qualification"]

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.rewards.remote.judge import Judge
 from finegrained_rlhf.rewards.remote.quotes import spans_of

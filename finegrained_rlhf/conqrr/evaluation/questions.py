@@ -11,7 +11,7 @@ from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import Seed, at_least
-from finegrained_rlhf.metrics.significance.paired import holm, paired_test
+from finegrained_rlhf.metrics.significance import holm, paired_test
 from finegrained_rlhf.retrieval.runs import Run, in_trec_order
 from finegrained_rlhf.text.tables import markdown_table
 

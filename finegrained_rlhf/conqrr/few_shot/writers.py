@@ -61,7 +61,7 @@ class PolicyWriter(Settings):
             ConfigError: started in several processes.
         """
         from finegrained_rlhf.inference.generator import PolicyGenerator
-        from finegrained_rlhf.inference.inputs.prompts import prompts_for
+        from finegrained_rlhf.inference.inputs import prompts_for
         from finegrained_rlhf.runtime.processes import Processes
 
         processes = Processes(self.processes)

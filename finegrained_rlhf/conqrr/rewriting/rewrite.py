@@ -4,25 +4,171 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from finegrained_rlhf.conqrr.inputs import rewrite_prompts
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriting.best_of import best_by_rank
-from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite, words_of
+from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, WrittenRewrite, words_of
 from finegrained_rlhf.conqrr.rewriting.job import Rewrite
-from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, matching_alpha
+from finegrained_rlhf.conqrr.templates import stored_template, template_for_rewriting
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.inference.generator import PolicyGenerator
+from finegrained_rlhf.models.config import PolicyConfig
+from finegrained_rlhf.models.loading import check_vocabulary
+from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import hit_row
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
-from finegrained_rlhf.rollout.beam import best
+from finegrained_rlhf.rollout.beam import Hypothesis, beam_search, best
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.alignment import token_ends
+
+_LOWEST, _HIGHEST, _HALVINGS = -4.0, 8.0, 40
+
+
+class QueryRewriter:
+    """Rewrites questions.
+
+    Args:
+        policy: in evaluation mode, on its device.
+        processes: gives the precision.
+        config: how rewrites are decoded.
+
+    Raises:
+        ModelError: the policy's checkpoint names a template that is none.
+    """
+
+    def __init__(self, policy: Policy, processes: Processes, config: RewritingConfig | None = None) -> None:
+        self.policy, self.processes, self.config = policy, processes, config or RewritingConfig()
+        self.template = template_for_rewriting(policy, self.config.template)
+
+    @classmethod
+    def load(cls, checkpoint: str, processes: Processes, config: RewritingConfig | None = None) -> QueryRewriter:
+        """The policy of a run, a checkpoint or a model directory; one that was trained for something else is warned of.
+
+        Raises:
+            ModelError: there is no model, or it cannot be read.
+        """
+        policy = PolicyConfig(checkpoint).load(processes.device)
+        if (config is None or config.template is None) and stored_template(policy) is None:
+            logger.warning(
+                "checkpoint: %s was not trained as a query rewriter (finegrained train-conqrr); rewriting.template "
+                "says what stands around the dialogue in the input of another policy",
+                checkpoint,
+            )
+        return cls(policy, processes, config)
+
+    def rewrite(self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None) -> list[str]:
+        """The text of a rewrite of each question. Arguments as in `write`."""
+        return [rewrite.text for rewrite in self.write(examples, done)]
+
+    def write(
+        self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None
+    ) -> list[WrittenRewrite]:
+        """A rewrite of each question.
+
+        Args:
+            examples: the questions, with what was said before.
+            done: called with the number of questions of each finished batch.
+        """
+        if self.config.beams > 1:
+            return [self.written(best(hypotheses, self.config.alpha)) for hypotheses in self.search(examples, done)]
+        return [group[0] for group in self._drawn(examples, Greedy(), 0, done)]
+
+    def sample(
+        self,
+        examples: Sequence[RewriteExample],
+        decoding: Sample,
+        seed: int,
+        done: Callable[[int], object] | None = None,
+    ) -> list[list[WrittenRewrite]]:
+        """Several rewrites of each question, drawn as `decoding` and `seed` say. Arguments else as in `write`."""
+        return self._drawn(examples, decoding, seed, done)
+
+    def _drawn(
+        self,
+        examples: Sequence[RewriteExample],
+        decoding: Decoding,
+        seed: int,
+        done: Callable[[int], object] | None,
+    ) -> list[list[WrittenRewrite]]:
+        drawn: list[list[WrittenRewrite]] = []
+        batches = PolicyGenerator(self.policy, processes=self.processes).stream(
+            self._prompts(examples),
+            decoding,
+            max_new_tokens=self.config.max_new_tokens,
+            batch_size=self.config.batch_size,
+            seed=seed,
+        )
+        for batch in batches:
+            drawn += [[WrittenRewrite(one.text, one.finished) for one in group] for group in batch]
+            if done is not None:
+                done(len(batch))
+        return drawn
+
+    def search(
+        self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None
+    ) -> list[list[Hypothesis]]:
+        """What beam search finds for each question; `best` chooses. Arguments as in `rewrite`."""
+        prompts = self._prompts(examples)
+        check_vocabulary(self.policy, [prompt.input_ids for prompt in prompts])
+        beams: list[list[Hypothesis]] = []
+        for start in range(0, len(prompts), self.config.batch_size):
+            batch = prompts[start : start + self.config.batch_size]
+            with self.processes.autocast():
+                beams += beam_search(self.policy, batch, self.config.beams, self.config.max_new_tokens)
+            if done is not None:
+                done(len(batch))
+        return beams
+
+    def _prompts(self, examples: Sequence[RewriteExample]) -> list[Prompt]:
+        return rewrite_prompts(examples, self.policy.tokenizer, self.config.max_input_tokens, self.template)
+
+    def written(self, hypothesis: Hypothesis) -> WrittenRewrite:
+        """A hypothesis as a rewrite."""
+        return WrittenRewrite(self.text(hypothesis), hypothesis.finished)
+
+    def text(self, hypothesis: Hypothesis) -> str:
+        """A hypothesis as text, decoded as rollouts are."""
+        return token_ends(self.policy.tokenizer, list(hypothesis.ids))[0]
+
+
+def matching_alpha(rewriter: QueryRewriter, searched: Sequence[Sequence[Hypothesis]], words: float) -> float:
+    """The α whose rewrites come closest to a mean length (thesis, figure 4.5).
+
+    The mean length grows with α, in steps; it is halved in between until the two sides of a step are found.
+
+    Args:
+        rewriter: that searched.
+        searched: the hypotheses of each question, at least one.
+        words: wanted mean number of words of a rewrite.
+    """
+    tables = [
+        (np.array([h.logprob for h in hypotheses]), (5.0 + np.array([len(h.ids) for h in hypotheses])) / 6.0)
+        for hypotheses in searched
+    ]
+    words_each = [[words_of(rewriter.text(h)) for h in hypotheses] for hypotheses in searched]
+
+    def mean(alpha: float) -> float:
+        chosen = (int(np.argmax(logprobs / lengths**alpha)) for logprobs, lengths in tables)
+        return sum(row[place] for row, place in zip(words_each, chosen, strict=True)) / len(searched)
+
+    low, high = _LOWEST, _HIGHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean(middle) < words else (low, middle)
+    return min((low, high), key=lambda alpha: abs(mean(alpha) - words))
+
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.dialki.evaluation.answers import Answered, answered, gate_summary
 from finegrained_rlhf.dialki.evaluation.errors import write_errors
 from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
 from finegrained_rlhf.dialki.evaluation.shared_task import (
     read_shared_task,
     score_shared_task,
@@ -24,10 +23,120 @@ from finegrained_rlhf.dialki.finding.scores import summaries
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.training.systems import load_finder
-from finegrained_rlhf.report.charts.plots import load_pyplot
+from finegrained_rlhf.report.charts.plots import COLOURS, INK, load_pyplot, row_of_axes, save_figure
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.tables import markdown_table
+
+_ROLES = {"user": COLOURS[0], "agent": COLOURS[1]}
+_SCORES = {"exact_match": ("exact match", COLOURS[0]), "f1": ("F1", COLOURS[5])}
+_PANELS = {
+    "context": ("By length of the dialogue", "turns before the last one"),
+    "document": ("By length of the document", "tokens of the document"),
+}
+_SIZES = ("short", "medium", "long")
+
+
+def draw_gates(rows: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
+    """A bar for each of the latest turns and each role that speaks there: σ(u·z), with its standard error.
+
+    Args:
+        rows: of `dialki.evaluation.answers.gate_summary`.
+        paths: to write, `.svg` or `.png`.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    pyplot = load_pyplot()
+    figure, (axis,) = row_of_axes(pyplot, 1)
+    for role, colour in _ROLES.items():
+        for number, row in enumerate(row for row in rows if row["role"] == role):
+            place, width = _place(row, rows)
+            error = row["standard_error"] or 0.0
+            label = role if number == 0 else None
+            axis.bar(place, row["similarity"], width, yerr=error, color=colour, ecolor=INK, capsize=3, label=label)
+            inside = row["similarity"] > 0.15  # at the foot of its bar, where no diamond is taken for it
+            foot = 0 if inside else max(row["similarity"] + error, row["searched"])
+            _note(axis, f"{row['similarity']:.2f}", place, foot, 6, color="white" if inside else INK)
+    places = [_place(row, rows)[0] for row in rows]
+    searched = [row["searched"] for row in rows]
+    axis.plot(places, searched, "D", markersize=5, markerfacecolor="white", color=INK, label="mean of all passages")
+    small = 8 if _alternate(rows) else 6
+    for place, row in zip(places, rows, strict=True):
+        _note(axis, f"n = {row['examples']:,}", place, 0, -13, fontsize=small)
+    turns = sorted({row["turn"] for row in rows})
+    axis.set_xticks(turns, [f"$u_{{{turn}}}$" for turn in turns])
+    axis.tick_params(axis="x", length=0, pad=16)
+    axis.set_ylabel("σ(u · z) in the passage of the answer")
+    axis.set_xlabel("turns, the latest first")
+    axis.set_title("How near each turn is to the whole input", fontsize=10)
+    _finish(pyplot, figure, [axis], paths)
+
+
+def _alternate(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one role alone speaks in each of the turns."""
+    return len(rows) == len({row["turn"] for row in rows})
+
+
+def _place(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Centre and width of a row's bar: two roles share the place of a turn."""
+    roles = [other["role"] for other in rows if other["turn"] == row["turn"]]
+    width = 0.8 / len(roles)
+    return row["turn"] + width * (roles.index(row["role"]) - (len(roles) - 1) / 2), 0.92 * width
+
+
+def draw_lengths(
+    groups: Mapping[str, Mapping[str, float]], edges: Mapping[str, tuple[int, int]], paths: Sequence[Path]
+) -> None:
+    """Exact match and F1 of short, medium and long dialogues, and of short, medium and long documents.
+
+    Args:
+        groups: of `scores.summaries`.
+        edges: last number of turns (`context`) and tokens (`document`) that is short, and that is medium.
+        paths: to write, `.svg` or `.png`.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    pyplot = load_pyplot()
+    figure, axes = row_of_axes(pyplot, len(_PANELS))
+    for axis, (kind, (title, label)) in zip(axes, _PANELS.items(), strict=True):
+        by_size = [groups.get(f"{kind}/{size}") for size in _SIZES]
+        for number, (name, (score, colour)) in enumerate(_SCORES.items()):
+            there = [(i + 0.4 * (number - 0.5), group[name]) for i, group in enumerate(by_size) if group is not None]
+            axis.bar([place for place, _ in there], [value for _, value in there], 0.38, color=colour, label=score)
+            for place, value in there:
+                _note(axis, f"{value:.2f}", place, value, 3)
+        counts = [0 if group is None else int(group["examples"]) for group in by_size]
+        names = zip(_SIZES, _ranges(edges[kind]), counts, strict=True)
+        axis.set_xticks(range(len(_SIZES)), [f"{size}\n{span}\nn = {count:,}" for size, span, count in names])
+        axis.set_xlim(-0.6, len(_SIZES) - 0.4)
+        axis.set_xlabel(label)
+        axis.set_title(title, fontsize=10)
+    axes[0].set_ylabel("mean over the dialogues of the group")
+    _finish(pyplot, figure, axes, paths)
+
+
+def _ranges(edges: tuple[int, int]) -> tuple[str, str, str]:
+    """The numbers of each size in words."""
+    short, medium = edges
+    return f"0–{short:,}", f"{short + 1:,}–{medium:,}", f"over {medium:,}"
+
+
+def _note(axis: Any, text: str, x: float, y: float, above: int, **look: Any) -> None:
+    axis.annotate(text, (x, y), (0, above), textcoords="offset points", ha="center", **look)
+
+
+def _finish(pyplot: Any, figure: Any, axes: Sequence[Any], paths: Sequence[Path]) -> None:
+    """Shares from 0 to 1 on quiet lines, one legend below, and the files."""
+    for axis in axes:
+        axis.set_ylim(0, 1.1)
+        axis.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
+        axis.grid(axis="y", linewidth=0.5, alpha=0.5)
+        axis.set_axisbelow(True)
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(handles), frameon=False)
+    save_figure(pyplot, figure, *paths)
 
 
 def evaluate(job: EvaluateDialki) -> None:

@@ -23,7 +23,7 @@ from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise, with_rouge_lsum
 from finegrained_rlhf.inference.generate import open_generator
 from finegrained_rlhf.inference.generator import Answering, respond
-from finegrained_rlhf.inference.inputs.prompts import encode_prompts
+from finegrained_rlhf.inference.inputs import encode_prompts
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, writable
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.scores import exact_match, token_f1

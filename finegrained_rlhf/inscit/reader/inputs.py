@@ -1,6 +1,6 @@
 """Prompt files for readers: a conversation, the passages that may answer its last turn, and what is to be said.
 
-What is too long is cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, section 5.4;
+What is too long is cut by the policy that reads it (`inference/inputs.py`). Source: thesis, section 5.4;
 INSCIT's reader.
 """
 

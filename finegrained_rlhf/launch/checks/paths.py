@@ -12,8 +12,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.fields import Place, places
-from finegrained_rlhf.core.hub.names import HubKind, HubName, named_on_hub
-from finegrained_rlhf.core.hub.snapshots import require_reachable
+from finegrained_rlhf.core.hub import HubKind, HubName, named_on_hub, require_reachable
 from finegrained_rlhf.core.markers import Reads, Writes
 from finegrained_rlhf.launch.checks.schema import UNSET
 

@@ -11,7 +11,7 @@ from finegrained_rlhf.metrics.agreement.counts import MatchCounts
 
 
 class MarkedSpan(Protocol):
-    """What a span must offer, as `feedback.SpanError` does; offsets are characters (code points) of the text."""
+    """What a span must offer, as `feedback.records.SpanError` does; offsets are characters (code points)."""
 
     @property
     def start(self) -> int:

@@ -16,15 +16,16 @@ from finegrained_rlhf.personalization.learners.conversation import ConversationA
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
 from finegrained_rlhf.personalization.retrieval.index import nearest_encoded
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
-from finegrained_rlhf.personalization.selection.conflicts import ConflictCheck
-from finegrained_rlhf.personalization.selection.coresets import (
+from finegrained_rlhf.personalization.selection import (
     LARGEST_EXACT,
+    ConflictCheck,
     CoresetSelection,
+    FeedbackRemark,
+    SourceDocument,
     greedy_coreset,
     largest_coreset,
     recency_coreset,
 )
-from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
 

@@ -20,7 +20,7 @@ from finegrained_rlhf.personalization.learners.conversation import (
 )
 from finegrained_rlhf.personalization.learners.coreset import SELECTIONS, Coreset, RandomWindow
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
-from finegrained_rlhf.personalization.selection.conflicts import (
+from finegrained_rlhf.personalization.selection import (
     ConflictCheck,
     EmbeddedConflicts,
     ExactConflicts,

@@ -19,7 +19,7 @@ from finegrained_rlhf.core.generation.owners import asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import Choice, Field, ReplySchema, Text
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT, MemoryAgent
-from finegrained_rlhf.personalization.prompts.asking import LONGEST_TEXT
+from finegrained_rlhf.personalization.prompts import LONGEST_TEXT
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
 from finegrained_rlhf.personalization.retrieval.index import NoteIndex, nearest_encoded
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.inference.inputs.prompts import read_prompts
+from finegrained_rlhf.inference.inputs import read_prompts
 from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.models.config import ValueConfig
 from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory

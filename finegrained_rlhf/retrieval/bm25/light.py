@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.core.hub import place_of_model
 from finegrained_rlhf.core.markers import TokenizerName, at_least
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Index
 from finegrained_rlhf.retrieval.bm25.sharded import Bm25Constants, build_index

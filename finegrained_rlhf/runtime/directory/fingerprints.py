@@ -13,8 +13,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.core.fields import Place, filled, places
-from finegrained_rlhf.core.hub.names import named_on_hub
-from finegrained_rlhf.core.hub.snapshots import commit_of_snapshot, snapshot
+from finegrained_rlhf.core.hub import commit_of_snapshot, named_on_hub, snapshot
 from finegrained_rlhf.core.markers import Reads
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 

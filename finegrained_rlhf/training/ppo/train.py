@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.core.records import Greedy
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy

@@ -3,21 +3,90 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
+import torch
+
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
+from finegrained_rlhf.inference.inputs import prompts_for
+from finegrained_rlhf.metrics.functions import perplexity_of
+from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
-from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.policy import CausalPolicy, Policy
+from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.sft.job import TrainSFT
-from finegrained_rlhf.training.sft.texts import WholeTextTrainer, whole_texts
 from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer, demonstrations
+
+
+def whole_texts(prompts: Sequence[Prompt], policy: Policy, max_tokens: int) -> list[Demonstration]:
+    """Texts as demonstrations: of each the first token, then all others and an end of sequence.
+
+    Args:
+        prompts: the texts; those of fewer than two tokens are refused.
+        policy: whose end of sequence is used.
+        max_tokens: longest text, end of sequence included; longer ones lose their end, counted and logged.
+
+    Raises:
+        ConfigError: the policy is an encoder-decoder.
+        DataError: there is no text, or one has a single token.
+        ModelError: the model has no position for the end of the longest text.
+    """
+    if not isinstance(policy, CausalPolicy):
+        raise ConfigError("whole_texts: expected a decoder-only policy, got an encoder-decoder")
+    if not prompts:
+        raise DataError("expected at least one text, got none", field="data")
+    for prompt in prompts:
+        if len(prompt.input_ids) < 2:
+            raise DataError("expected a text of at least two tokens", record=prompt.id, field="text")
+    cut = sum(len(prompt.input_ids) >= max_tokens for prompt in prompts)
+    if cut:
+        logger.warning("%d of %d texts are longer than %d tokens and lose their end", cut, len(prompts), max_tokens)
+    check_positions(policy.model.config, min(max_tokens, 1 + max(len(prompt.input_ids) for prompt in prompts)))
+    return [
+        Demonstration(
+            replace(prompt, input_ids=prompt.input_ids[:1]),
+            (*prompt.input_ids[1 : max_tokens - 1], policy.eos_ids[0]),
+        )
+        for prompt in prompts
+    ]
+
+
+class WholeTextTrainer(SFTTrainer):
+    """Trains a policy on whole texts; see `SFTTrainer` for its arguments.
+
+    Attributes:
+        held_out: texts whose log-likelihood is measured at validations; may be empty.
+    """
+
+    held_out: Sequence[Demonstration] = ()
+
+    @torch.no_grad()
+    def validate(self, step: int) -> Mapping[str, float]:
+        """`score`, the mean log-probability of a held-out token in nats, and their `perplexity`."""
+        if not self.held_out:
+            return {}
+        share = [self.held_out[i] for i in self.processes.share(len(self.held_out))]
+        sums, overhead = torch.zeros(2, dtype=torch.float64), batch_overhead(self.policy.device)
+        with whole_weights(self.policy.model), self.processes.autocast():
+            for rows in length_groups(
+                [len(one.answer_ids) for one in share], self.settings.validation_batch_size, overhead
+            ):
+                ids, mask = pad_rows([share[i].answer_ids for i in rows], self.policy.pad_id)
+                ids, mask = on_device(ids, self.policy.device), on_device(mask, self.policy.device)
+                memory = self.policy.encode([share[i].prompt for i in rows])
+                logprobs = self.policy.logprobs(memory, torch.arange(len(rows), device=ids.device), ids, mask).logprobs
+                sums += torch.stack([logprobs.double().sum(), mask.sum().double()]).cpu()
+        total, tokens = self.processes.sum_(sums).tolist()
+        return {"score": total / tokens, "perplexity": perplexity_of(-total / tokens), "tokens": tokens}
+
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.factworld.annotate import SUB_SENTENCE_RATE
 from finegrained_rlhf.factworld.make import MakeFactWorld, to_example
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError

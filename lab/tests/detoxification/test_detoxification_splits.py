@@ -10,8 +10,7 @@ from finegrained_lab.experiments.detox import SplitPrompts
 from finegrained_lab.experiments.detox.splits import PromptParts, split_prompts
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
-from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt, ScoredText
+from finegrained_rlhf.detoxification.prompts import ContinuationPrompt, ScoredText, read_continuation_prompts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 
 AFTER = ScoredText(" and so on.", 0.2)

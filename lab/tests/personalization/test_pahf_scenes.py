@@ -16,7 +16,7 @@ from finegrained_lab.protocols.pahf.users import ModelUser, ScriptedUser
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization.prompts.templates import fenced_data
+from finegrained_rlhf.personalization.prompts import fenced_data
 
 SCENE = Scene("1", "Mia", "Bring me a pen.", ("red pen", "blue pen"), "blue pen", "Writing: I want blue pen.")
 

@@ -21,7 +21,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedErro
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.outcomes import FailureBudgetError, RefusedReplyError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data
+from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
 
 EMAIL = list(TASTES_OF_TASKS["email"])
 

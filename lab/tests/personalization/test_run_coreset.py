@@ -23,7 +23,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization.learners.coreset_agents import CORESETS
-from finegrained_rlhf.personalization.prompts.templates import fenced_data
+from finegrained_rlhf.personalization.prompts import fenced_data
 
 
 def test_precision_and_recall_by_hand() -> None:

@@ -10,7 +10,7 @@ from script_runs import run_script
 from finegrained_lab.experiments.inscit import InscitPPOTable, InscitTable, InscitWorldTable
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
-pytestmark = pytest.mark.scripts
+pytestmark = [pytest.mark.scripts, pytest.mark.slow]
 
 
 def run(script: str, *words: str) -> str:
@@ -65,7 +65,6 @@ def test_a_reader_is_trained_on_by_ppo(made: Path, tmp_path: Path) -> None:
     assert read_json(tmp_path / "ppo/policy/prompt.json")["fusion"]["passages"] == 50
 
 
-@pytest.mark.slow
 def test_ppo_of_the_reader_against_sft(made: Path) -> None:
     """The experiment goes on in the directory of the other one and makes nothing of it again."""
     before = read_json(made / "said/dpr_fid.json")
@@ -79,7 +78,6 @@ def test_ppo_of_the_reader_against_sft(made: Path) -> None:
     assert len(table.training({0: made})["curves"]["ppo/whole"][0]) == 2  # before the first step and after the last
 
 
-@pytest.mark.slow
 def test_the_papers_experiment_on_files(made: Path, tmp_path: Path) -> None:
     """On the world's files, as if they were the published ones, with tiny models in place of pretrained ones."""
     models = tmp_path / "models"

@@ -13,7 +13,7 @@ from finegrained_lab.experiments.personalization import StyleTrainingTable
 from finegrained_lab.worlds.pahf import ChoiceScript
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl, write_text
 from finegrained_rlhf.personalization import UserMemory
-from finegrained_rlhf.personalization.prompts.templates import fenced_data
+from finegrained_rlhf.personalization.prompts import fenced_data
 
 pytestmark = pytest.mark.scripts
 

@@ -23,9 +23,8 @@ from finegrained_rlhf.models.encoders.loading import open_encoder
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
-from reward_models.encoders.backbones import open_classifier
 from reward_models.encoders.inputs import pad_inputs
-from reward_models.encoders.models import new_reward_model
+from reward_models.encoders.models import new_reward_model, open_classifier
 from reward_models.kinds.parts import relevance_parts
 from reward_models.record import RewardModelRecord
 

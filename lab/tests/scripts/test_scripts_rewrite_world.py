@@ -24,11 +24,11 @@ def test_every_step_of_the_experiment(tmp_path: Path) -> None:
         "settings.dev=4",
         "settings.test=8",
         "settings.t5qr_steps=3",
-        "settings.conqrr_steps=2",
-        "settings.slow_steps=2",
+        "settings.conqrr_steps=1",
+        "settings.slow_steps=1",
         "settings.first_train=8",
         "settings.first_t5qr_steps=3",
-        "settings.first_conqrr_steps=2",
+        "settings.first_conqrr_steps=1",
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = read_json(tmp_path / "evaluation.json")

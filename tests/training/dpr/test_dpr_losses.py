@@ -16,8 +16,8 @@ from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.encoders.towers import TwoTowers
 from finegrained_rlhf.training.dpr.batches import DprExample, DprSet, dpr_batch, ranking_batch
 from finegrained_rlhf.training.dpr.config import DprSampling
-from finegrained_rlhf.training.dpr.losses import batch_scores, in_batch_loss, target_ranks
 from finegrained_rlhf.training.dpr.records import read_dpr_records
+from finegrained_rlhf.training.dpr.trainer import batch_scores, in_batch_loss, target_ranks
 
 
 def test_the_loss_by_hand() -> None:

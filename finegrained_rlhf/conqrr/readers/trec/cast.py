@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, optional_text
-from finegrained_rlhf.conqrr.readers.trec.judged import gold_of
-from finegrained_rlhf.conqrr.readers.trec.topics import topics_of
+from finegrained_rlhf.conqrr.readers.trec.cast22 import gold_of, topics_of
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.retrieval.runs import read_judgements

@@ -7,18 +7,90 @@ rewrites) and TREC's judgements.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, optional_text
-from finegrained_rlhf.conqrr.readers.trec.judged import UNJUDGED, gold_of
-from finegrained_rlhf.conqrr.readers.trec.topics import topics_of
+from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, examples_of, optional_text
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.retrieval.runs import read_judgements
+
+UNJUDGED = "no relevant passage judged"
+
+
+def gold_of(
+    name: str,
+    judged: Mapping[str, Mapping[str, int]] | None,
+    min_relevance: int,
+    named: Sequence[str],
+    notes: Counter[str],
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The gold passages of a turn and the grades above 0 of all its judged passages.
+
+    Args:
+        name: of the turn, as in the judgements.
+        judged: grades by turn and passage; None where there are none.
+        min_relevance: the lowest grade that makes a passage gold.
+        named: passages that the topics themselves name; gold without judgements.
+        notes: counts turns of which no passage is judged relevant.
+    """
+    if judged is None:
+        return tuple(dict.fromkeys(named)), {}
+    grades = {key: grade for key, grade in judged.get(name, {}).items() if grade > 0}
+    gold = relevant_of(grades, min_relevance)
+    notes[UNJUDGED] += not gold
+    return gold, grades
+
+
+def relevant_of(grades: Mapping[str, int], min_relevance: int = 1) -> tuple[str, ...]:
+    """Ids of the passages whose grade is at least `min_relevance`, best grade first, equal ones by id."""
+    return tuple(
+        passage for _, passage in sorted((-grade, key) for key, grade in grades.items() if grade >= min_relevance)
+    )
+
+
+def topics_of(
+    path: str | Path,
+    name_of: Callable[[Mapping[str, Any]], str],
+    turns_of: Callable[[str, Mapping[str, Any]], Sequence[PublishedTurn]],
+    notes: Counter[str],
+    once: bool = True,
+) -> Iterator[tuple[str, list[RewriteExample]]]:
+    """Name and examples of each topic, in the order of the file.
+
+    Args:
+        path: the file.
+        name_of: a topic's name.
+        turns_of: a topic's turns, by its name and its record.
+        notes: see `examples_of`.
+        once: whether a topic stands in the file once.
+
+    Raises:
+        DataError: no array, or naming file, record (the topic, or its place from 0 where it may occur twice or has no
+            name) and field: a damaged topic, or one that occurs twice.
+    """
+    topics = read_json(path)
+    if not isinstance(topics, list):
+        raise DataError(f"expected a JSON array of topics, got {type(topics).__name__}", file=path)
+    names: set[str] = set()
+    for i, value in enumerate(topics):
+        record: str | int = i
+        try:
+            topic = as_object(value, "(topic)")
+            name = name_of(topic)
+            if once:
+                record = name
+                require(name not in names, f"topic {name} occurs twice", "number")
+            names.add(name)
+            examples = examples_of(name, turns_of(name, topic), notes)
+        except DataError as error:
+            raise error.at(file=path, record=record) from None
+        yield name, examples
+
 
 SHARED = "turn of several paths of a topic, read once"
 BRANCHES = "answered otherwise in a later path"

@@ -10,8 +10,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory
-from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
-from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
+from finegrained_rlhf.detoxification.prompts import ContinuationPrompt, read_continuation_prompts
 from finegrained_rlhf.feedback.labelled_texts import read_labelled_texts
 
 MILD, TOXIC = "mild", "toxic"

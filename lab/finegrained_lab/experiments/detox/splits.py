@@ -17,8 +17,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least
-from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
-from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt, ScoredText
+from finegrained_rlhf.detoxification.prompts import ContinuationPrompt, ScoredText, read_continuation_prompts
 
 SEED = 42
 """Of the shuffle, as in Quark's code."""

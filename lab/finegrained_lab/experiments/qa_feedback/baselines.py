@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_lab.experiments.qa_feedback.scores import MAJORITY
-from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
+from finegrained_rlhf.feedback.labels import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.encoders.counts import count_names, word_counts

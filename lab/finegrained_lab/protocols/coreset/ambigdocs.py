@@ -24,8 +24,8 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text, Texts
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.personalization.prompts.asking import ask_for
-from finegrained_rlhf.personalization.selection.remarks import SourceDocument
+from finegrained_rlhf.personalization.prompts import ask_for
+from finegrained_rlhf.personalization.selection import SourceDocument
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.scores import exact_match, normalise
 

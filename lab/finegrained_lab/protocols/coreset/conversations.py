@@ -13,7 +13,7 @@ from typing import Any
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument, documents_left
+from finegrained_rlhf.personalization.selection import FeedbackRemark, SourceDocument, documents_left
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from finegrained_lab.protocols.coreset.conversations import ScriptedTurn
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument, documents_left
+from finegrained_rlhf.personalization.selection import FeedbackRemark, SourceDocument, documents_left
 
 Say = Callable[[str, str], str]
 """What a user says of an attribute and its value."""

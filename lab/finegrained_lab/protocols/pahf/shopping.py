@@ -19,7 +19,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.personalization.prompts.asking import ask_for_text
+from finegrained_rlhf.personalization.prompts import ask_for_text
 
 _NOT_A_PRODUCT = "name"
 

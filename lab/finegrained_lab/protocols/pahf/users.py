@@ -16,7 +16,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.personalization.prompts.asking import ask_for_text
+from finegrained_rlhf.personalization.prompts import ask_for_text
 
 PLAY = "Play a user of an assistant."
 

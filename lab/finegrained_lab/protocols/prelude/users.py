@@ -13,7 +13,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.markers import at_least
-from finegrained_rlhf.personalization.prompts.asking import ask_for, ask_for_text
+from finegrained_rlhf.personalization.prompts import ask_for, ask_for_text
 
 _SATISFIED = ReplySchema({"satisfied": Choice(("yes", "no"))})
 ROLE = "You play a reader who has a taste of their own, and who was given a draft of a text."

@@ -21,7 +21,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.factworld.base import World
-from finegrained_rlhf.personalization.selection.remarks import SourceDocument
+from finegrained_rlhf.personalization.selection import SourceDocument
 
 CONVERSATIONS = "conversations"
 _TRIES = 200  # to draw people who allow a scenario

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from finegrained_rlhf.factworld.words import word_lists
+from finegrained_rlhf.factworld.lexicon import word_lists
 
 FIRST: tuple[str, ...] = tuple("Amber Stone North Silver Old Royal Hidden Upper Quiet Lower".split())
 LAST: tuple[str, ...] = tuple("Mill Inn Tower Garden Bridge Chapel Harbour Manor School Barn".split())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from finegrained_rlhf.factworld.words import word_lists
+from finegrained_rlhf.factworld.lexicon import word_lists
 
 FIRST_NAMES: tuple[str, ...] = tuple(
     "Arden Borin Calder Dorva Elmet Farro Golan Hirta Istra Jarlo Kelda Lomas Mirov Norba Orsay Pelta Quern Rovan "

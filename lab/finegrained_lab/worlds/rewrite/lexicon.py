@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from finegrained_rlhf.factworld.words import word_lists
+from finegrained_rlhf.factworld.lexicon import word_lists
 
 NAMES: tuple[str, ...] = tuple(
     "Arden Borin Calder Dorva Elmet Farro Golan Hirta Istra Jarlo Kelda Lomas Mirov Norba Orsay Pelta Quern Rovan "

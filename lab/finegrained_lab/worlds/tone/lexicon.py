@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import product
 
-from finegrained_rlhf.factworld.words import word_lists
+from finegrained_rlhf.factworld.lexicon import word_lists
 
 CALM = word_lists(
     {

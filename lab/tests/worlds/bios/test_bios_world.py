@@ -14,7 +14,7 @@ from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
 from finegrained_lab.worlds.bios.lexicon import FACTS, asked_for, biography, facts_of, stated_in, user_says
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.personalization.prompts.templates import filled
+from finegrained_rlhf.personalization.prompts import filled
 
 PEOPLE = [
     dict(zip(FACTS, values, strict=True))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seldom import seldom
 
 from finegrained_lab.experiments.dialki.lexical import lexical_passage, lexical_span
 from finegrained_lab.worlds.dialogue import lexicon
@@ -153,7 +154,7 @@ def test_corpus_covers_every_world(tmp_path: Path) -> None:
             assert tokenizer.unk_token_id not in tokenizer(" ".join(texts))["input_ids"]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", seldom([0, 1, 2], [0]))
 def test_word_overlap_is_not_enough(seed: int) -> None:
     """What the world must hold to count: BM25 finds few of the spans, with the last turn as with all."""
     for split in ("test", "unseen"):

@@ -23,7 +23,7 @@ from finegrained_lab.worlds.pahf.lexicon import (
 )
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.personalization.prompts.templates import filled
+from finegrained_rlhf.personalization.prompts import filled
 
 
 def test_words_of_a_kind_have_one_meaning() -> None:

@@ -1,1 +1,0 @@
-"""One feedback record of several annotations."""

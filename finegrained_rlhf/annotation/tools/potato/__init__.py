@@ -1,1 +1,0 @@
-"""Potato as an annotation tool."""

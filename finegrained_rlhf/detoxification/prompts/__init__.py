@@ -1,1 +1,0 @@
-"""RealToxicityPrompts: records, files, and what a file holds."""

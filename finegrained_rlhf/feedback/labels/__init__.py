@@ -1,1 +1,0 @@
-"""Labels that follow from marked spans."""

@@ -1,1 +1,0 @@
-"""JSON objects of feedback files, and their columns as a data set."""

@@ -1,1 +1,0 @@
-"""From what was given to the prompts that a policy reads."""

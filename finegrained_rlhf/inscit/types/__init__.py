@@ -1,1 +1,0 @@
-"""Types of responses: what a classifier learns to tell from the conversation and the evidence."""

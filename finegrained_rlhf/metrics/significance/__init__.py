@@ -1,1 +1,0 @@
-"""Tests of the difference between two systems over the same questions."""

@@ -1,1 +1,0 @@
-"""What language models are asked: a template a question (`*.txt`), with all that users wrote fenced as JSON."""

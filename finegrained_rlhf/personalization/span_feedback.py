@@ -1,0 +1,169 @@
+"""Edits of an application as a feedback file: what `finegrained edits-to-feedback` runs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.checks import as_object, get_field, require_text
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.generation.protocol import words_and_marks
+from finegrained_rlhf.core.markers import InputFile, OutputFile
+from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
+from finegrained_rlhf.personalization.edits import EDIT
+from finegrained_rlhf.personalization.store.opening import open_memory
+
+IRRELEVANT, WRONG, MISSING = "irrelevant", "wrong", "missing"
+"""Types of span: words that the user took out; words that they replaced; the word at which they put something in."""
+_WORD = re.compile(r"\w+|[^\w\s]")
+_AFTER, _BEFORE, _INSTEAD = "added after it: ", "added before it: ", "replaced by: "
+
+
+def edit_errors(draft: str, edited: str) -> tuple[SpanError, ...]:
+    """The changes that make an edited text of a draft, as marked spans of the draft, in their order.
+
+    The texts are compared by words and marks (Ratcliff and Obershelp's longest common blocks); white space is no
+    change. Words that are gone are `irrelevant`, and words in whose place others stand are `wrong`. Words that were
+    added are `missing` at the word before them, or at the one after them where they come first. The explanation has the
+    words of the user.
+
+    Args:
+        draft: what was written, with a word at least.
+        edited: what the user made of it.
+
+    Raises:
+        ValueError: the draft has no word and no mark.
+    """
+    before, after = (list(_WORD.finditer(text)) for text in (draft, edited))
+    if not before:
+        raise ValueError("expected a draft with a word or mark")
+    words = ([match.group() for match in before], [match.group() for match in after])
+    errors = []
+    for operation, i1, i2, j1, j2 in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
+        new = edited[after[j1].start() : after[j2 - 1].end()] if j1 < j2 else ""
+        if operation == "delete":
+            errors.append(SpanError(before[i1].start(), before[i2 - 1].end(), IRRELEVANT))
+        elif operation == "replace":
+            errors.append(SpanError(before[i1].start(), before[i2 - 1].end(), WRONG, _INSTEAD + new))
+        elif operation == "insert":
+            at = before[max(i1 - 1, 0)]
+            errors.append(SpanError(at.start(), at.end(), MISSING, (_AFTER if i1 else _BEFORE) + new))
+    return tuple(errors)
+
+
+def words_after(draft: str, errors: Sequence[SpanError]) -> list[str]:
+    """The words and marks of the edited text, from the draft and what `edit_errors` made of it.
+
+    Raises:
+        ValueError: a mark is none of `edit_errors`.
+    """
+    text, at = "", 0
+    for error in errors:
+        explanation = error.explanation or ""
+        prefix = next((known for known in (_AFTER, _BEFORE, _INSTEAD) if explanation.startswith(known)), "")
+        if (error.error_type == IRRELEVANT) == bool(prefix):
+            raise ValueError("expected marks as edit_errors makes them")
+        new = explanation.removeprefix(prefix)
+        kept = error.end if prefix == _AFTER else error.start
+        text += f"{draft[at:kept]} {new} " if new else f"{draft[at:kept]} "
+        at = kept if prefix in (_AFTER, _BEFORE) else error.end
+    return _WORD.findall(text + draft[at:])
+
+
+@dataclass(frozen=True)
+class EditsToFeedback(Settings):
+    """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.
+
+    A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the
+    spans are those of `edit_errors`. A draft that was left as it is has none. No user is named in the file. It is a
+    copy: `forget` does not reach it.
+
+    Attributes:
+        output: feedback FILE.
+        data: FILE of edits, one a line: `context`, `draft`, `edited`; None where a memory is read.
+        memory: FILE of a `UserMemory`, or `postgresql://…`; None where `data` is read.
+        users: whose edits of the memory are taken, by name. Those who have decided otherwise are left out, and counted;
+            of those whose decision is not recorded, the application says who has agreed.
+    """
+
+    every_process: ClassVar[bool] = False
+
+    output: OutputFile
+    data: InputFile | None = None
+    memory: str | None = None
+    users: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if (self.data is None) == (self.memory is None):
+            raise ConfigError("expected either data, a file of edits, or memory, the file of a memory")
+        if (self.memory is not None) != bool(self.users):
+            raise ConfigError("users: expected names of users with a memory, and none without")
+
+    def run(self) -> list[FeedbackRecord]:
+        """Read, compare, write; prints how many spans of each type there are, and what was left out.
+
+        Raises:
+            DataError: a file is missing or damaged, a user is unknown, or no record is left.
+        """
+        records, types, blank = dict[str, FeedbackRecord](), Counter[str](), 0
+        left_out = set[str]()
+        for key, edit in self._edits(left_out):
+            if not words_and_marks(edit["draft"]):
+                blank += 1  # there is nothing that could be marked
+                continue
+            name = f"edit-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+            feedback = Feedback(edit_errors(edit["draft"], edit["edited"]), (), edit["edited"])
+            types.update(error.error_type for error in feedback.errors)
+            records[name] = FeedbackRecord(name, edit["context"], (), (edit["draft"],), feedback)
+        if not records:
+            raise DataError(
+                f"no edit is left: nothing is written (users who have not allowed training: {len(left_out)})",
+                file=self.output,
+            )
+        write_feedback(self.output, records.values())
+        spans = ", ".join(f"{count} {name}" for name, count in sorted(types.items())) or "no span"
+        print(f"{len(records)} records, {spans} -> {self.output}")
+        if blank:
+            print(f"  left out: drafts without a word: {blank}")
+        if left_out:
+            print(f"  left out: users who have not allowed training: {len(left_out)}")
+        return list(records.values())
+
+    def _edits(self, left_out: set[str]) -> Iterator[tuple[str, dict[str, str]]]:
+        """Each edit with what makes it unique; users who have not allowed training are put into `left_out`."""
+        if self.data is not None:
+            for number, row in enumerate(read_jsonl(self.data)):
+                try:
+                    yield f"{number}", _edit(row)
+                except DataError as error:
+                    raise error.at(file=self.data, record=number) from None
+            return
+        memory = open_memory(str(self.memory))
+        try:
+            for name in self.users:
+                handle, decision = memory.known(name), memory.consent(name)
+                if handle is None:
+                    raise DataError("there is no such user in the memory", field="users")
+                if decision is not None and not decision.train:
+                    left_out.add(name)
+                    continue
+                for event in handle.events(EDIT):
+                    yield f"{name}\0{event.key}", _edit(event.body)
+        finally:
+            memory.close()
+
+
+def _edit(row: Any) -> dict[str, str]:
+    row = as_object(row, "edit")
+    return {
+        name: require_text(get_field(row, name), name, empty=name != "context")
+        for name in ("context", "draft", "edited")
+    }
