@@ -11,7 +11,7 @@ from finegrained_rlhf.metrics.agreement.counts import MatchCounts
 
 
 class MarkedSpan(Protocol):
-    """What a span must offer, as `feedback.records.SpanError` does; offsets are characters (code points)."""
+    """What a span must offer, as `feedback.records.SpanError` does; offsets count code points of the text."""
 
     @property
     def start(self) -> int:
