@@ -22,7 +22,7 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.functions import rouge_lsum
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span, sub_sentence_spans
 from reward_models.kinds import FACTUALITY, RELEVANCE
-from reward_models.labels import (
+from reward_models.labels.completeness import (
     SentenceId,
     TokenF1Matcher,
     mapped_sentences,

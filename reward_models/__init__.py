@@ -6,7 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "RewardBatchConfig": "config",
-        "CompletenessConfig": "labels",
+        "CompletenessConfig": "labels.matching",
         "DisagreeSelection": "selection.strategies",
         "DiverseSelection": "selection.strategies",
         "DriftSelection": "selection.strategies",

@@ -11,7 +11,7 @@ from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from reward_models.config import RewardModelConfig
 from reward_models.kinds import Kind, kind_named, kinds_of
-from reward_models.labels import CompletenessConfig
+from reward_models.labels.matching import CompletenessConfig
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

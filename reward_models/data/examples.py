@@ -16,7 +16,8 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
 from reward_models.kinds import Kind, PairKind, SegmentKind
-from reward_models.labels import AnswerPair, Matching
+from reward_models.labels.matching import Matching
+from reward_models.labels.pairs import AnswerPair
 
 _BATCHES_SORTED_TOGETHER = 16
 

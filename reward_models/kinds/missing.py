@@ -1,7 +1,7 @@
 """Models of missing information: `completeness`, how much of what was asked does the answer give?
 
 The model reads question, passages and the whole answer; it learns from pairs that are bootstrapped from the human
-corrections (`labels.py`). Source: thesis ch. 6 and app. D.
+corrections (`labels/completeness.py`). Source: thesis ch. 6 and app. D.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.kinds.pairwise import PairKind
-from reward_models.labels import Matching, PairSet, completeness, pair_set
+from reward_models.labels.matching import Matching
+from reward_models.labels.pairs import PairSet, pair_set
 
 PROGRESS_DELAY_S = 2.0
 """A progress bar appears when the work takes longer than this."""
@@ -25,6 +26,8 @@ def completeness_kind(taxonomy: Taxonomy) -> PairKind:
     def compare(records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching) -> PairSet:
         """Pairs from the completeness scores; records whose set S is empty are skipped."""
         from tqdm import tqdm
+
+        from reward_models.labels.completeness import completeness
 
         bar = tqdm(records, desc="completeness pairs", unit="example", delay=PROGRESS_DELAY_S, leave=False)
         scored = [(record, completeness(record, segmenter, matching, minor)) for record in bar]

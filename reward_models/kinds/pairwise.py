@@ -16,7 +16,8 @@ from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.kinds.base import Form, Kind
 from reward_models.kinds.parts import InputParts, answer_parts
-from reward_models.labels import Matching, PairSet, pair_set
+from reward_models.labels.matching import Matching
+from reward_models.labels.pairs import PairSet, pair_set
 
 Compare = Callable[[Sequence[FeedbackRecord], Segmenter, Matching], PairSet]
 

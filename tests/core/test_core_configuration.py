@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.runtime.configuration import resolved_settings
+from finegrained_rlhf.runtime.job import resolved_settings
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ def test_the_table_of_the_page(
     planned("t5-3b", 1)  # with the layers of the fixture
     memory_plans.main([f"out={configurations}", "models=t5-3b", "gpus=2,4", "gb=80"])
     printed = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines() if line.startswith("| t5")]
-    page = [line.replace(" ", "") for line in (ROOT / "docs" / "configuration.md").read_text().splitlines()]
+    page = [line.replace(" ", "") for line in (ROOT / "docs" / "doctor.md").read_text().splitlines()]
     assert len(printed) == 2 and all(line in page for line in printed)
     for wrong in (["models=t6"], ["gpus=0"], ["gb=many"]):
         with pytest.raises(ConfigError, match="expected"):

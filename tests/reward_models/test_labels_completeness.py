@@ -13,16 +13,16 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import MissingInfo
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.kinds import COMPLETENESS, PREFERENCE
-from reward_models.labels import (
-    CompletenessConfig,
+from reward_models.labels.completeness import (
     TokenF1Matcher,
     WindowMatcher,
     completeness,
     mapped_sentences,
-    ordered_pairs,
     passage_sentences,
     scores_to_preferences,
 )
+from reward_models.labels.matching import CompletenessConfig
+from reward_models.labels.pairs import ordered_pairs
 
 SEGMENTER = SpacySegmenter("rules")
 WIDE, COLD, SWIM = LAKE.sentences

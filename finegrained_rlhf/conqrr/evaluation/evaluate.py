@@ -23,8 +23,8 @@ from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.record import read_index_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.retrieval.runs import Run, write_judgements, write_trec_run
-from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.runtime.directory.provenance import commit_of
+from finegrained_rlhf.runtime.job import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
 
 UnindexedGold = Literal["error", "count"]

@@ -11,8 +11,8 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile
-from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.runtime.directory.provenance import commit_of
+from finegrained_rlhf.runtime.job import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
 
 

@@ -11,7 +11,7 @@ from finegrained_lab.experiments.conqrr.samples import SampleRewrites, samples_p
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.runtime.configuration import resolved_settings
+from finegrained_rlhf.runtime.job import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
 
 COLUMNS = {"mrr": "MRR", "hit_rate@10": "R@10", "hit_rate@100": "R@100"}

@@ -9,82 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Protocol
 
-from finegrained_rlhf.core.fields import Settings
+import numpy as np
+
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, FeedbackRecord, pair_order
 from finegrained_rlhf.text.scores import bag_f1, normalise
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import squeeze
+from reward_models.labels.matching import Matching
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
-@dataclass(frozen=True)
-class AnswerPair:
-    """Two answers to one question, one better than the other.
-
-    Attributes:
-        record: the question, its passages and all four answers.
-        better: index (from 0) of the better answer in `record.predictions`.
-        worse: index of the other.
-    """
-
-    record: FeedbackRecord
-    better: int
-    worse: int
-
-    @property
-    def better_text(self) -> str:
-        """The better answer."""
-        return self.record.predictions[self.better]
-
-    @property
-    def worse_text(self) -> str:
-        """The worse answer."""
-        return self.record.predictions[self.worse]
-
-
-@dataclass(frozen=True)
-class PairSet:
-    """The pairs of a file with what was left out.
-
-    Attributes:
-        pairs: ordered pairs, in the order of the records and of `pair_order`.
-        examples: records that were compared, those with ties only included.
-        first: comparisons won by the answer with the lower number.
-        second: comparisons won by the other.
-        ties: comparisons dropped because neither is better.
-    """
-
-    pairs: tuple[AnswerPair, ...]
-    examples: int
-    first: int
-    second: int
-    ties: int
-
-
-def ordered_pairs(record: FeedbackRecord, preferences: Sequence[int | None]) -> list[AnswerPair]:
-    """The pairs that `preferences` (in the order of `pair_order`) order; ties and what nobody said are dropped."""
-    pairs = []
-    for (i, j), value in zip(pair_order(len(record.predictions)), preferences, strict=True):
-        if value == FIRST:
-            pairs.append(AnswerPair(record, i, j))
-        elif value == SECOND:
-            pairs.append(AnswerPair(record, j, i))
-    return pairs
-
-
-def pair_set(judged: Sequence[tuple[FeedbackRecord, Sequence[int | None]]]) -> PairSet:
-    """The pairs of records with their preferences (in the order of `pair_order`), and how often each was decided."""
-    values = [value for _, preferences in judged for value in preferences]
-    pairs = tuple(pair for record, preferences in judged for pair in ordered_pairs(record, preferences))
-    return PairSet(pairs, len(judged), values.count(FIRST), values.count(SECOND), values.count(TIE))
-
-
-Matching = Literal["original", "token_f1"]
 SentenceId = tuple[int, int]
 """(passage, sentence), both counted from 1 as in the feedback files."""
 MIN_SIMILARITY = 0.85
@@ -93,18 +28,6 @@ WINDOW_SLACK = 0.05
 """A window has n + floor(slack · n) words for a sub-sentence of n words."""
 MINOR = frozenset({"Missing-Minor-Auxiliary"})
 """Types of missing information without which an answer is as complete; QA-FEEDBACK's."""
-
-
-@dataclass(frozen=True)
-class CompletenessConfig(Settings):
-    """How sub-sentences are mapped to passage sentences.
-
-    Attributes:
-        matching: `original`: windows of words compared by difflib's quick ratio, as in the original code; `token_f1`:
-            the sentence with the highest word F1, as the thesis says.
-    """
-
-    matching: Matching = "original"
 
 
 class SentenceMatcher(Protocol):
@@ -147,8 +70,6 @@ class WindowMatcher:
 
     def best(self, piece: str) -> SentenceId | None:
         """The first best sentence for `piece`, or None below the least similarity."""
-        import numpy as np
-
         if not self._ids or not piece:
             return None
         similarities = self.similarities(piece)
@@ -157,8 +78,6 @@ class WindowMatcher:
 
     def similarities(self, piece: str) -> np.ndarray:
         """float64 [number of sentences], the similarity of `piece` to each of them."""
-        import numpy as np
-
         words = len(piece.split())
         width = words + int(WINDOW_SLACK * words)
         bags, lengths, first = self._windows_of(width)
@@ -174,8 +93,6 @@ class WindowMatcher:
         return text + " #" * max(0, width + 1 - (len(self._counts[index]) - 1))
 
     def _bag(self, text: str) -> np.ndarray:
-        import numpy as np
-
         bag = np.zeros(len(self._alphabet), dtype=np.int32)
         for character in text:
             if character in self._alphabet:
@@ -184,8 +101,6 @@ class WindowMatcher:
 
     def _cumulative(self, words: Sequence[str]) -> np.ndarray:
         """int32 [words + 1, alphabet]: characters of the first k words, without the spaces between them."""
-        import numpy as np
-
         bags = np.zeros((len(words) + 1, len(self._alphabet)), dtype=np.int32)
         for row, word in enumerate(words, start=1):
             bags[row] = self._bag(word)
@@ -193,8 +108,6 @@ class WindowMatcher:
 
     def _windows_of(self, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bags [windows, alphabet] and lengths [windows] of all windows, and the first window of each sentence."""
-        import numpy as np
-
         if width not in self._windows:
             space, filler = self._alphabet[" "], self._alphabet["#"]
             blocks = []
