@@ -238,8 +238,8 @@ class Place(NamedTuple):
         """What the documentation of its class says of it, and what its annotation does."""
         range_ = " and ".join(str(mark) for mark in markers(self.setting.annotation) if isinstance(mark, Bound))
         may = "may change on resume" if self.mark(Harmless) is not None else ""
-        said = "; ".join(filter(None, (range_, may)))
-        return f"{self.setting.documentation} ({said})".lstrip() if said else self.setting.documentation
+        marks = "; ".join(filter(None, (range_, may)))
+        return f"{self.setting.documentation} ({marks})".lstrip() if marks else self.setting.documentation
 
     @property
     def is_harmless(self) -> bool:

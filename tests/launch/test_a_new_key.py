@@ -16,6 +16,7 @@ import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import named_class
 from finegrained_rlhf.launch.app import run_command
+from finegrained_rlhf.launch.build import build
 from finegrained_rlhf.launch.command_line import CommandLine
 from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
@@ -144,5 +145,5 @@ def test_everything_that_reads_settings_knows_an_added_key(
     assert [str(change) for change in changes(config(), config(rounds=3))] == ["rounds: 2 -> 3"]
     assert inputs_of(config(words="words.txt")).keys() == {"words"}
 
-    run(monkeypatch, "words=words.txt", "speed=3")
+    build(config(words="words.txt", speed=3)).run()
     assert (place / "count.txt").read_text() == "[2, 'words.txt', 3]"

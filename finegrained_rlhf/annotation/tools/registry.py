@@ -38,7 +38,7 @@ class AnnotationTool(Protocol):
         ...
 
 
-TOOLS = {"page": "own_page.OwnPage", "label_studio": "label_studio.LabelStudio", "potato": "potato.tool.Potato"}
+TOOLS = {"page": "own_page.OwnPage", "label_studio": "label_studio.LabelStudio", "potato": "potato.Potato"}
 
 
 def tool_named(name: str) -> AnnotationTool:
