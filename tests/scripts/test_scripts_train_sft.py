@@ -133,7 +133,7 @@ def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
         ("optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'"),
         ("+optimizer.nothing=1", "unknown key 'nothing'"),
         ("experiment=nothing", "experiment=nothing does not exist; expected one of"),
-        ("total_steps=0", "total_steps: expected at least 1, got 0"),
+        ("total_steps=0", "total_steps: expected null or at least 1, got 0"),
         ("data=/nowhere/x.json", "data: /nowhere/x.json: no such file"),
         ("resume=/nowhere", "resume: /nowhere: no such file or directory"),
         ("policy.path=/nowhere", "policy.path: /nowhere: no such file or directory"),
