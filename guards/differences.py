@@ -66,9 +66,11 @@ class Exclusions:
 
     Attributes:
         patterns: each must match a whole name to leave it out.
+        added: patterns of what is left out where the new side alone has it.
     """
 
     patterns: tuple[re.Pattern[str], ...] = ()
+    added: tuple[re.Pattern[str], ...] = ()
 
     @staticmethod
     def read(path: Path = EXCLUSIONS) -> Exclusions:
@@ -77,18 +79,22 @@ class Exclusions:
         Raises:
             ConfigError: one has no pattern that can be read, or no reason.
         """
-        patterns = []
+        patterns: dict[bool, list[re.Pattern[str]]] = {False: [], True: []}
         for row in tomllib.loads(path.read_text(encoding="utf-8"))["excluded"]:
-            if set(row) != {"pattern", "why"}:
-                raise ConfigError(f"{path.name}: {row}: expected pattern and why")
+            if set(row) - {"only"} != {"pattern", "why"} or row.get("only", "new") != "new":
+                raise ConfigError(f"{path.name}: {row}: expected pattern and why, and perhaps only = 'new'")
             try:
-                patterns.append(re.compile(row["pattern"], re.DOTALL))
+                patterns["only" in row].append(re.compile(row["pattern"], re.DOTALL))
             except re.error as error:
                 raise ConfigError(f"{path.name}: {row['pattern']!r}: {error}") from None
-        return Exclusions(tuple(patterns))
+        return Exclusions(tuple(patterns[False]), tuple(patterns[True]))
 
     def __contains__(self, name: str) -> bool:
         return any(pattern.fullmatch(name) for pattern in self.patterns)
+
+    def leave_out_added(self, name: str) -> bool:
+        """Whether what the new side alone has by this name is left out."""
+        return any(pattern.fullmatch(name) for pattern in self.added)
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), 
         old, now = read_values(base, left[file]), read_values(new, right[file])
         for key in [*old, *(key for key in now if key not in old)]:
             full = f"{name}: {key}" if key else name
-            if full in exclusions:
+            if full in exclusions or (key not in old and exclusions.leave_out_added(full)):
                 continue
             compared += key in old and key in now
             if changed := difference(full, old.get(key, _ABSENT), now.get(key, _ABSENT)):
@@ -145,7 +151,7 @@ def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), 
 
 
 def difference(name: str, base: Any, new: Any) -> Difference | None:
-    """How two values differ; None where they are equal, bit by bit where they are tensors."""
+    """How two values differ; None where they are equal, bit by bit where they are tensors. 4 and 4.0 are."""
     if base is _ABSENT or new is _ABSENT:
         return Difference(
             name, f"only in {'new' if base is _ABSENT else 'base'}: {_shown(new if base is _ABSENT else base)}"
@@ -153,7 +159,8 @@ def difference(name: str, base: Any, new: Any) -> Difference | None:
     if isinstance(base, Tensor) and isinstance(new, Tensor):
         return _tensor_difference(name, base, new)
     numbers = _number(base), _number(new)
-    if type(base) is type(new) and (base == new or (base != base and new != new)):
+    alike = type(base) is type(new) or {type(base), type(new)} == {int, float}
+    if alike and (base == new or (base != base and new != new)):
         return None
     if numbers[0] is None or numbers[1] is None:
         return Difference(name, f"{_shown(base)} → {_shown(new)}")

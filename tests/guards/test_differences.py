@@ -122,6 +122,15 @@ def test_what_is_left_out_is_listed_with_a_reason(trees: tuple[Tree, Tree], tmp_
         Exclusions.read(tmp_path / "list.toml")
 
 
+def test_defaults_that_the_new_side_writes_out_are_left_out_and_a_changed_one_is_not(tmp_path: Path) -> None:
+    texts = {"base": "beta: 1\nepochs: 4\nlost: 2\n", "new": "beta: 1.0\nepochs: 5\nfilled: 3\n"}
+    for name, text in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(text)
+    found = differences(Tree(tmp_path / "base"), Tree(tmp_path / "new"), Exclusions.read(), "case/")
+    assert [one.name for one in found] == ["case/config.yaml: epochs", "case/config.yaml: lost"]
+
+
 def test_not_a_number_equals_itself_and_nothing_else(tmp_path: Path) -> None:
     for name, text in (("base", "NaN"), ("new", "NaN"), ("other", "1.0")):
         (tmp_path / name).mkdir()
