@@ -13,7 +13,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
-from finegrained_rlhf.core.markers import Seed
+from finegrained_rlhf.core.markers import InputFile, Seed
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
@@ -71,7 +71,7 @@ class FactWorldReport(Settings):
         noise: dial of the annotator.
     """
 
-    directory: str
+    directory: InputFile
     seed: Seed
     noise: float
 

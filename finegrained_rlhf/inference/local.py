@@ -11,6 +11,7 @@ from pathlib import Path
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.generation.protocol import Generation
 from finegrained_rlhf.core.generation.schema import ReplySchema
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.generator import PolicyGenerator, load_policy, most_probable, text_ids
 from finegrained_rlhf.inference.inputs import prompts_for
@@ -32,7 +33,7 @@ class LocalGenerator:
 
     def __init__(
         self,
-        policy: str | Path | PolicyGenerator,
+        policy: ModelName | Path | PolicyGenerator,
         max_new_tokens: int = 256,
         max_prompt_tokens: int = 4096,
         device: str | None = None,

@@ -92,7 +92,7 @@ class EvaluateResponseTypes(Settings):
     batch_size: Annotated[int, at_least(1), harmless] = 32
     format: PrintFormat = "table"
     output: OutputFile | None = None
-    predicted: str | None = None
+    predicted: OutputFile | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 

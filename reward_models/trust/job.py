@@ -40,7 +40,7 @@ class EvaluateRewardModel(Settings):
     path: ModelName
     data: InputFile
     output: OutputFile
-    items: str | None = None
+    items: OutputFile | None = None
     kind: str | None = None
     taxonomy: Taxonomy = QA_FEEDBACK
     matching: Matching | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,12 @@ from typing import Any
 
 import yaml
 
+from finegrained_rlhf.core.fields import is_ours, named_class, settings_of
+from finegrained_rlhf.core.markers import Reads, Writes, markers
 from finegrained_rlhf.launch.configurations import conf_directories
+
+_PATH = re.compile(r"(a |the )?(run |JSON-lines |JSON |SQLite |feedback |Python )?(file|directory)\b(?!s)")
+"""How the documentation of a key begins that is a path."""
 
 PACKAGES = ("finegrained_rlhf", "reward_models", "finegrained_lab")
 
@@ -55,3 +61,21 @@ def test_a_class_that_a_configuration_names_is_read_without_torch() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {}, "these load what they are to be read without (the first to load each)"
+
+
+def classes() -> Iterator[str]:
+    """Those of ours that a configuration names."""
+    for directory in conf_directories():
+        for path in directory.rglob("*.yaml"):
+            yield from filter(is_ours, targets_in(yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))
+
+
+def test_what_is_said_to_be_a_path_is_marked_as_one() -> None:
+    found = {
+        (name, key): any(isinstance(mark, Reads | Writes) for mark in markers(setting.annotation))
+        for name in set(classes())
+        for key, setting in settings_of(named_class(name)).items()
+        if _PATH.match(setting.documentation) and "str" in str(setting.annotation)
+    }
+    assert len(found) > 100
+    assert sorted(place for place, marked in found.items() if not marked) == []

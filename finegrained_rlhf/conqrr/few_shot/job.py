@@ -41,7 +41,7 @@ class RewriteFewShot(Settings):
     data: InputFile | RewriteData
     output: OutputFile
     writer: PromptWriter
-    demonstrations: str | RewriteData | None = None
+    demonstrations: InputFile | RewriteData | None = None
     few_shot: FewShotConfig = field(default_factory=FewShotConfig)
     max_new_tokens: Annotated[int, at_least(1)] = 64
 

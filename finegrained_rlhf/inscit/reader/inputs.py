@@ -57,12 +57,12 @@ class MakeReaderInputs(Settings):
     output: OutputFile
     task: ReaderTask = "joint"
     retrieved: InputFile | None = None
-    evidence: str | None = None
+    evidence: Literal["gold"] | InputFile | None = None
     passages: Annotated[int, at_least(1)] = 50
     earlier: bool = True
     add_gold: bool = False
     labels: ReaderLabels = "first"
-    types: str | None = None
+    types: Literal["oracle"] | InputFile | None = None
     corpus: CorpusPath | None = None
     store: InputFile | None = None
     known_passages: InputFile | None = None

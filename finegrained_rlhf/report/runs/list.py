@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.report.elements.html import number
 from finegrained_rlhf.report.elements.text_table import print_table
 from finegrained_rlhf.report.runs.state import RunState, read_state
@@ -33,7 +34,7 @@ class Runs:
         ConfigError: an unknown format.
     """
 
-    def __init__(self, directory: str = ".", format: Literal["table", "json"] = "table") -> None:
+    def __init__(self, directory: InputFile = ".", format: Literal["table", "json"] = "table") -> None:
         if format not in ("table", "json"):
             raise ConfigError(f"format: expected table or json, got {format!r}")
         self.directory, self.format = Path(directory), format

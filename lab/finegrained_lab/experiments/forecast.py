@@ -9,7 +9,7 @@ from typing import Annotated
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_json
-from finegrained_rlhf.core.markers import OutputFile, above, at_least
+from finegrained_rlhf.core.markers import InputFile, OutputFile, above, at_least
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 
@@ -28,7 +28,7 @@ class Forecast(Settings):
         setting: the key that makes runs shorter, for the error.
     """
 
-    measured: str
+    measured: InputFile
     steps: Annotated[int, at_least(1)]
     validations: Annotated[int, at_least(1)]
     runs: Annotated[int, at_least(1)]

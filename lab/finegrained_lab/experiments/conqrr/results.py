@@ -11,6 +11,7 @@ from finegrained_lab.experiments.conqrr.samples import SampleRewrites, samples_p
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.runtime.job import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -38,7 +39,7 @@ class RewriteTable(Results):
         differences: systems to compare with intervals; None compares none.
     """
 
-    evaluations: Mapping[str, str]
+    evaluations: Mapping[str, InputFile]
     title: str
     about: str
     rows: Mapping[str, str] = field(default_factory=dict)

@@ -104,7 +104,7 @@ class SplitPrompts(Settings):
     dev: Annotated[int, at_least(1)] = 5000
     test: Annotated[int, at_least(1)] = 10_000
     train: Annotated[int | None, at_least(1)] = None
-    test_data: str | None = None
+    test_data: InputFile | None = None
     non_toxic_dev: bool = False
     seed: Seed = SEED
 

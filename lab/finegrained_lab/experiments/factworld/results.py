@@ -10,6 +10,7 @@ from typing import Any
 from finegrained_lab.experiments.results_table import Results
 from finegrained_lab.experiments.run_settings import settings_of_runs
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.factworld.report import COLUMNS, REWARD_MODELS, SYSTEMS
 from finegrained_rlhf.text.tables import markdown_table, spread_heading, spread_table, summarise_rows
 
@@ -22,7 +23,7 @@ class FactWorldTable(Results):
         reports: one directory a seed, each with a `report.json`.
     """
 
-    reports: Sequence[str]
+    reports: Sequence[InputFile]
 
     def run(self) -> dict[str, Any]:
         """Write both files and print the page."""

@@ -50,7 +50,7 @@ class SplitQuestions(Settings):
     """
 
     data: InputFile
-    feedback: str
+    feedback: InputFile
     output_dir: OutputDirectory
     folds: int = 5
     held_out: int = 4

@@ -28,7 +28,7 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
-from finegrained_rlhf.core.markers import InputFile, OutputDirectory, at_least, at_most
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least, at_most
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK, ConversationAgent, PossibleAnswers
 from finegrained_rlhf.personalization.learners.coreset_agents import (
@@ -86,7 +86,7 @@ class RunCoreset(Settings):
     with_documents: bool = True
     encoder: ContextEncoder | None = None
     task: str = QUESTION_TASK
-    answers: str | None = None
+    answers: OutputFile | None = None
     failures: float = FAILURES
     progress: bool = True
 

@@ -21,7 +21,7 @@ from finegrained_rlhf.core.files import sha256_of, write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
-from finegrained_rlhf.core.markers import OutputDirectory, at_least, at_most
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least, at_most
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
@@ -65,7 +65,7 @@ class RunPahf(Settings):
 
     every_process: ClassVar[bool] = False
 
-    phases: Sequence[str]
+    phases: Sequence[InputFile]
     output_dir: OutputDirectory
     llm: TextGenerator
     user: AdvisingUser
@@ -75,7 +75,7 @@ class RunPahf(Settings):
     similarity: Annotated[float, at_least(-1.0), at_most(1.0)] = 0.3
     encoder: ContextEncoder | None = None
     task: str = CHOICE_TASK
-    answers: str | None = None
+    answers: OutputFile | None = None
     failures: float = FAILURES
     plots: bool = True
     progress: bool = True

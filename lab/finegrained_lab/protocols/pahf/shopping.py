@@ -19,6 +19,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.personalization.prompts import ask_for_text
 
 _NOT_A_PRODUCT = "name"
@@ -93,7 +94,7 @@ class ShoppingUser(Settings):
             all of them where it names none.
     """
 
-    personas: str
+    personas: InputFile
     changed_personas: str | None = None
     llm: TextGenerator | None = None
 

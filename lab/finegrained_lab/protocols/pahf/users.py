@@ -14,7 +14,7 @@ from finegrained_lab.protocols.pahf.scenes import Scene, read_personas
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.core.markers import Seed, at_least, at_most
+from finegrained_rlhf.core.markers import InputFile, Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prompts import ask_for_text
 
@@ -79,7 +79,7 @@ class ModelUser(Settings):
     """
 
     llm: TextGenerator
-    personas: str | None = None
+    personas: InputFile | None = None
     changed_personas: str | None = None
 
     def answer(self, scene: Scene, question: str, phase: int) -> str:

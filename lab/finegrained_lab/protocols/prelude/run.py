@@ -28,7 +28,7 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
-from finegrained_rlhf.core.markers import OutputDirectory, at_least
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
 from finegrained_rlhf.personalization.learners.base import TASK, UNLEARNT, Draft, Learner
 from finegrained_rlhf.personalization.learners.prelude_agents import AGENTS, AgentSettings, check_agent, make_agent
@@ -78,8 +78,8 @@ class RunPrelude(Settings):
 
     every_process: ClassVar[bool] = False
 
-    contexts: str
-    preferences: str
+    contexts: InputFile
+    preferences: InputFile
     output_dir: OutputDirectory
     llm: TextGenerator
     user: EditingUser
@@ -92,7 +92,7 @@ class RunPrelude(Settings):
     similarity: Similarity | None = None
     cost_tokens: str = "words"
     task: str = TASK
-    answers: str | None = None
+    answers: OutputFile | None = None
     failures: float = FAILURES
     plots: bool = True
     progress: bool = True

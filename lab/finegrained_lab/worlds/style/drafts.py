@@ -25,7 +25,7 @@ from finegrained_rlhf.core.checks import get_field, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.core.markers import OutputFile, Seed
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
@@ -43,7 +43,7 @@ class WriteStyleTexts(Settings):
         seed: of the styles.
     """
 
-    contexts: str
+    contexts: InputFile
     output: OutputFile
     seed: Seed = 0
 
@@ -74,8 +74,8 @@ class WriteMajorityStyle(Settings):
         output: drafts as `finegrained generate` writes them.
     """
 
-    edits: str
-    contexts: str
+    edits: InputFile
+    contexts: InputFile
     output: OutputFile
 
     def run(self) -> Style:
@@ -106,12 +106,12 @@ class EditDrafts(Settings):
         texts: JSON-lines prompt file whose answers are the edited texts; None writes none.
     """
 
-    contexts: str
-    preferences: str
+    contexts: InputFile
+    preferences: InputFile
     drafts: str
     output: OutputFile
     results: OutputFile
-    texts: str | None = None
+    texts: OutputFile | None = None
 
     def run(self) -> dict[str, Any]:
         """Edit, measure, write, print one line.

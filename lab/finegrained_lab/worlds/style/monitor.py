@@ -13,6 +13,7 @@ from finegrained_lab.worlds.style.drafts import read_wanted
 from finegrained_lab.worlds.style.reader import StyleReader
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.personalization.edits import edit_cost
 
@@ -28,8 +29,8 @@ class StyleWorldMonitor(Settings):
         preferences: file of the true preference by source.
     """
 
-    contexts: str
-    preferences: str
+    contexts: InputFile
+    preferences: InputFile
 
     def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
         """(sum, count) over R responses of `truth/cost` (words and marks to change) and `truth/untouched`.

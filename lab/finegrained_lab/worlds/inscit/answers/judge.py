@@ -28,7 +28,7 @@ class JudgePredictions(Settings):
         output: JSON file for what `oracle.mean_judgement` says.
     """
 
-    world: str
+    world: InputFile
     data: InputFile
     predictions: InputFile
     output: OutputFile

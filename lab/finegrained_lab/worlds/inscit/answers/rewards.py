@@ -15,6 +15,7 @@ from finegrained_lab.worlds.inscit.grammar import read_statements
 from finegrained_lab.worlds.inscit.oracle import JUDGED_MEASURES, InscitOracle, OracleJudgement
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.inscit.reader.targets import ReaderReply, read_joint
 from finegrained_rlhf.rewards.protocol import BaseScorer
@@ -149,7 +150,7 @@ class InscitWorldMonitor(Settings):
         world: directory of the world.
     """
 
-    world: str
+    world: InputFile
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_scorer", OracleScorer(self.world))
