@@ -1,4 +1,7 @@
-"""Making feedback records of annotations: what `finegrained adjudicate` runs."""
+"""Making feedback records of annotations: what `finegrained adjudicate` runs.
+
+Marks of several people are made one by votes on segments, on passage sentences and on pairs of answers.
+"""
 
 from __future__ import annotations
 

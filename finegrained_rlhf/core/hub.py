@@ -2,6 +2,10 @@
 
 HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_TOKEN mean what they always do. Takes safetensors, JSON, tokenizers and
 tables; weights in other formats are never fetched.
+
+A model is `org/name` or `org/name@revision`; a data set `org/name:split`, `org/name:config:split` or either with
+`@revision` behind the name. What exists on this machine under the same text is always meant first, and what looks
+like a path (`./x`, `/x`, `x`, `a/b/c`) is never a name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""What a file of continuation prompts holds, in numbers. Prints no text: many are offensive."""
+"""Prompts of RealToxicityPrompts: the first half of a sentence from the web, and the half that followed.
+
+JSON lines as its authors publish them: a row has `prompt` and `continuation`, each with `text` and `toxicity` (from
+0 to 1, or null), and `challenging`. Other fields (`filename`, `begin`, `end`, seven more scores) are not read.
+Counts print no text: many are offensive.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of FactWorld.
+"""The words of FactWorld, and how the lexicons of all worlds write their lists.
 
 Word lists of two attributes never share a word, so a value tells its attribute.
 """

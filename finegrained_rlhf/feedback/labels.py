@@ -1,4 +1,9 @@
-"""Spans that a model suggests to the people who annotate."""
+"""Labels of the segments of an answer, from the spans that people marked in it, and spans that a model suggests to
+them.
+
+Which error types are whose is in `reward_models/kinds/`. Source: thesis app. D and
+tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original code.
+"""
 
 from __future__ import annotations
 

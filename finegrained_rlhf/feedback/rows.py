@@ -1,4 +1,7 @@
-"""The columns of a `datasets.Dataset` of prompt or feedback records: only what the rows hold."""
+"""A feedback record as the JSON object of its file, and back; and as columns of a `datasets.Dataset`.
+
+A broken object raises `DataError` with the field. Columns hold only what the rows hold.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Prompts for policies: from prompt files, conversations or texts to token ids, with the length limit applied."""
+"""Prompts for policies: from prompt files, conversations, data sets of the Hub or raw text to token ids, with the
+length limit applied.
+
+For fusion-in-decoder a prompt comes in pieces: the question, or the conversation, with one passage each. How pieces
+are encoded is `models/families/pieces.py`. Sources: Izacard and Grave (2021); thesis ch. 5 and INSCIT's reader for
+conversations.
+"""
 
 from __future__ import annotations
 

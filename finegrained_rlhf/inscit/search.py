@@ -1,8 +1,10 @@
-"""What a dense retriever learns from: turns with their evidence, and passages that BM25 takes for it.
+"""Searching for the turns of a conversation, and what a dense retriever learns from.
 
-Writes what `finegrained train-dpr` reads. Every passage has the title and the text that the corpus gives it, since that
-is what an index encodes; white space in the text is collapsed, which a BERT does not see. Source: thesis, section 5.3;
-INSCIT's DPR.
+Ranked passages are written as `read_retrieved` reads them: `[{conv_id, turn_id, ctxs}]`. What a turn is searched
+with is a choice to make on dev and to state: the authors publish what BM25 found, not what they searched for. Data
+for `finegrained train-dpr` are turns with their evidence, and passages that BM25 takes for it; each has the title
+and the text that the corpus gives it, since that is what an index encodes; white space in the text is collapsed,
+which a BERT does not see. Source: thesis, section 5.3; INSCIT's DPR.
 """
 
 from __future__ import annotations

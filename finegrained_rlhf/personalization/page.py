@@ -1,4 +1,7 @@
-"""A user's memory as an HTML file: what `finegrained show-user-memory` runs."""
+"""A user's memory as an HTML file: what `finegrained show-user-memory` runs.
+
+All texts are users' and models': they are escaped when they enter the page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Asks language models by templates: for what a schema names, or for a text."""
+"""Asks language models by templates: for what a schema names, or for a text.
+
+What users wrote stands in a fence: between two lines as JSON, in which no character can close the fence, and the
+template says that nothing in it is an instruction.
+"""
 
 from __future__ import annotations
 

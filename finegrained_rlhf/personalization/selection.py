@@ -1,6 +1,10 @@
-"""hasConflict: whether a remark contradicts others, by documents' facts, by a language model, or by vectors.
+"""Which remarks of a user count for a question: sets without a conflict, and what a conflict is.
 
-Source: Sun et al., *Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 5.6.
+Source: Sun et al., *Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, sections 5.5 (the
+longest recent run, a greedy set, the largest set) and 5.6 (hasConflict: by documents' facts, by a language model, or
+by vectors). Algorithms 1 and 2 are the paper's. Its objective for the second, max |s| with the newest remark in s,
+is not what algorithm 2 computes: that takes each older remark as soon as it fits what it has, and so may shut out
+several others.
 """
 
 from __future__ import annotations

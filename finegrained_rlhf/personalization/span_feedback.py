@@ -1,4 +1,8 @@
-"""Edits of an application as a feedback file: what `finegrained edits-to-feedback` runs."""
+"""Edits of an application as a feedback file: what `finegrained edits-to-feedback` runs.
+
+An edit gives marked spans of the draft, each with a category by rule. A rule of form is no judge: it cannot say why
+something was changed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Giving a trained model away: what `finegrained export` builds and runs.
 
-Copies a run's exported model, writes its model card, and pushes both to the Hub where that is asked for. Loads no
-model.
+Copies a run's exported model, writes its model card (what it is, what it learned from and by which rewards, how it
+is opened), and pushes both to the Hub where that is asked for. Loads no model. A card is for strangers: files are
+named by their last two parts and their digests, never by a place on this machine.
 """
 
 from __future__ import annotations

@@ -1,11 +1,19 @@
 """Corpora of passages on disk, read as a stream.
 
-A corpus is one file or a directory of them, `.jsonl` or `.tsv`, each perhaps with `.gz` behind it; a file has one form,
-and the files of a directory may have different ones. A directory that holds none itself is read with all its folders,
-as QReCC's passages lie in `commoncrawl/`, `wayback/` and `wayback-backfill/`. Blank lines are skipped.
+A corpus is one file or a directory of them, `.jsonl` or `.tsv`, each perhaps with `.gz` behind it; a file has one
+form, and the files of a directory may have different ones. A directory that holds none itself is read with all its
+folders, as QReCC's passages lie in `commoncrawl/`, `wayback/` and `wayback-backfill/`. Blank lines are skipped.
 
 An id is not blank; white space in it is part of it (`runs` says how TREC files hold it). A passage has one span, its
 whole text, which may be blank: such a passage is never found by its words.
+
+`.jsonl` files hold one object a line in one of three forms, which the first line of the file decides: ours, `{"id",
+"text", "title"}`; BEIR's, `{"_id", "text", "title"}` (Thakur et al. 2021); Pyserini's, `{"id", "contents"}`, whose
+contents have the title in their first line where they have several. The title may be absent. A `sub_title`, as
+TopiOCQA's corpus has it for the section, follows the title behind `[SEP]`, as in the titles of its gold passages.
+
+`.tsv` files hold `id`, `text` and perhaps `title`, as they stand; where the first line is `id⇥text⇥title`, the file
+is one of DPR's, whose fields may be quoted (with quotes inside doubled).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Fusing TREC runs: the job behind `finegrained fuse-runs`."""
+"""Reciprocal rank fusion of TREC runs: what `finegrained fuse-runs` runs.
+
+Passages that several rankings have near the top come first, whatever their scores mean.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What moves a component's weight: schedules and dual variables by step, gates by response."""
+"""What moves a component's weight: schedules and dual variables by step, gates by response.
+
+A schedule is a function of the step. A constraint asks that a component's mean reach a threshold; its dual variable
+raises the weight until it does, and is part of the checkpoint. A gate lets a component count only in responses in
+which another one passes a threshold.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """Reward models: an encoder or a decoder-only model with a head at each separator, or with one scalar for an answer.
 
 The record `reward_model.json` is saved beside the weights. Any bidirectional encoder works; a Longformer is computed
-without its chunking. A decoder-only model is a classifier of transformers' own; its inputs are read where a segment or
-an answer has ended.
+without its chunking. A decoder-only model is a classifier of transformers' own; its inputs are read where a segment
+or an answer has ended.
+
+A decoder-only model is of a family that is known here, and needs padding on the right with a token that its
+configuration names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Measuring how far annotators agree: what `finegrained measure-agreement` runs."""
+"""Measuring how far annotators agree: what `finegrained measure-agreement` runs.
+
+Writes figures, and a page of disagreements: every item that several people annotated, their marks side by side in
+colour.
+"""
 
 from __future__ import annotations
 

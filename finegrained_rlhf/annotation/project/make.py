@@ -1,4 +1,7 @@
-"""Making annotation tasks of a policy's outputs: what `finegrained make-annotation-tasks` runs."""
+"""Making annotation tasks of a policy's outputs: what `finegrained make-annotation-tasks` runs.
+
+What annotators are told is a page of guidelines, made of a taxonomy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reading exports of annotation tools: what `finegrained read-annotations` runs."""
+"""Reading exports of annotation tools: what `finegrained read-annotations` runs.
+
+Some faults are repaired and counted, others are refused. Refusals name project, task, annotator and region; nothing
+is guessed.
+"""
 
 from __future__ import annotations
 

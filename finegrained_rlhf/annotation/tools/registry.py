@@ -1,6 +1,7 @@
-"""The tools in which people annotate, by name.
+"""What every annotation tool does (tasks for one annotator out, the export back, in forms that all share), and which
+there are.
 
-Each is imported where it is used.
+Each is imported where it is used. docs/annotation.md describes them.
 """
 
 from __future__ import annotations

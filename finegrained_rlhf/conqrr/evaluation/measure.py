@@ -1,4 +1,8 @@
-"""How well queries find the gold passages of questions: on average, and by topic, length of the dialogue and source."""
+"""How well queries find the gold passages of questions: on average, and by topic, length of the dialogue and source.
+
+How they are worded beside the human's rewrites is measured too: a retriever's reward does not see a phrase that is
+repeated to the limit of tokens.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rewriting files of questions, or one dialogue from the command line."""
+"""A trained query rewriter: questions in dialogues in, questions that stand alone out; from files, or one dialogue from
+the command line.
+"""
 
 from __future__ import annotations
 

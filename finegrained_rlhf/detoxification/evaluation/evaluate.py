@@ -1,4 +1,6 @@
-"""How toxic, fluent and varied continuations are: drawn or read, scored, judged, written."""
+"""How toxic, fluent and varied continuations are: drawn or read, scored, judged, written, with standard errors over
+prompts.
+"""
 
 from __future__ import annotations
 

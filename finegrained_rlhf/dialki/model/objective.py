@@ -1,6 +1,10 @@
-"""L = L_next + α L_hist + β L_adv for some dialogues, with its parts (thesis, equation 3.4).
+"""DIALKI's losses as functions of logits and labels, and L = L_next + α L_hist + β L_adv (thesis, section 3.2, equation
+3.4).
 
-All values are sums over dialogues, so that micro-batches and processes add up.
+Logits have their padding masked. All values are sums over dialogues, so that micro-batches and processes add up to
+the loss of the whole batch. L_adv (section 3.2.3): predictions may not move when the word embeddings do. The noise
+of a passage follows from the seed, the step and the passage alone, not from the batch that it is in; dropout draws
+the same masks for clean and noisy inputs, so that noise is all they differ by.
 """
 
 from __future__ import annotations

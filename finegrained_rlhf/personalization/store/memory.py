@@ -1,4 +1,7 @@
-"""The memory of users in one SQLite file."""
+"""The memory of users in one SQLite file: its tables, its connection, and how deleted content leaves the disk.
+
+SQLite runs in WAL mode.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The report of one run, put together."""
+"""The report of one run, put together: its state, its course, the answers to one prompt over time, alignment and
+timing.
+
+The order of answers is given without a script; search, sorting and filters need one.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 Reads two kinds of directories: of sentence-transformers (`modules.json`), which say themselves how tokens become one
 vector, and of plain Hugging Face encoders, whose last hidden states are pooled here. Two towers, one for queries and
 one for passages, are another encoder behind the same settings (`towers.py`).
+
+For the towers of dense passage retrieval a query is one text whose turns are joined by ` [SEP] `, a passage the pair
+of its title and its text; both are read as in training (`models/encoders/towers.py`).
 """
 
 from __future__ import annotations

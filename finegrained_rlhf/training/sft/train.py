@@ -1,4 +1,8 @@
-"""How supervised fine-tuning is put together and carried out: what the methods of `TrainSFT` do."""
+"""How supervised fine-tuning is put together and carried out: what the methods of `TrainSFT` do.
+
+On whole texts nothing is asked and everything is learnt: the first token of a text stands for the prompt, all others
+and an end of sequence are what is imitated, and validation measures the log-likelihood of held-out texts.
+"""
 
 from __future__ import annotations
 
