@@ -57,13 +57,13 @@ def copy_pages(to: Path) -> None:
 
 def rooms() -> dict[str, list[str]]:
     """Package → its modules, in the order of their names; packages without modules are left out."""
-    found: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             if path.name != "__init__.py" and not any(part.startswith("_") for part in parts):
-                found.setdefault(".".join(parts[:-1]), []).append(".".join(parts))
-    return found
+                below.setdefault(".".join(parts[:-1]), []).append(".".join(parts))
+    return below
 
 
 def write_api(to: Path, only: Collection[str] | None = None) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ class Shown:
 
 def tables() -> list[Shown]:
     """Every committed table, by folder and name."""
-    found = []
+    shown = []
     for path in sorted((ROOT / "docs/results").glob("*/*.json")):
         name = path.relative_to(ROOT / "docs/results").with_suffix("").as_posix()
         page = path.with_suffix(".md")
@@ -77,10 +77,10 @@ def tables() -> list[Shown]:
         claims = result.get("claims")
         held = None if not claims else (sum(c["holds_in"] == c["seeds"] for c in claims), len(claims))
         system, seeds = NAMES[name.split("/")[0]], tuple(result.get("seeds", ()))
-        found.append(
+        shown.append(
             Shown(system, f"results/{name}.md", title, _evidence(name, result), seeds, held, _hardware(result))
         )
-    return found
+    return shown
 
 
 def _evidence(name: str, result: dict[str, Any]) -> Evidence:
@@ -105,18 +105,18 @@ def paper_experiments() -> Iterator[tuple[str, str]]:
         lines = path.read_text(encoding="utf-8").splitlines()
         if _NOT_RUN in lines:
             header = takewhile(lambda line: line.startswith("#"), lines[lines.index(_NOT_RUN) + 1 :])
-            said = " ".join(line.removeprefix("# ") for line in header)
+            text = " ".join(line.removeprefix("# ") for line in header)
             name = path.relative_to(ROOT / "conf/experiment").with_suffix("").as_posix()
-            yield name, re.split(r"[.;:] ", said, maxsplit=1)[0].rstrip(".")
+            yield name, re.split(r"[.;:] ", text, maxsplit=1)[0].rstrip(".")
 
 
 def gpu_results() -> dict[str, str]:
     """Committed figures that were measured on a GPU: file → the GPU, as the file's own machine record names it."""
-    found = {}
+    gpus = {}
     for path in sorted((ROOT / "benchmarks/results").rglob("*.json")):
         if names := sorted(set(_gpus(read_json(path)))):
-            found[path.relative_to(ROOT).as_posix()] = ", ".join(names)
-    return found
+            gpus[path.relative_to(ROOT).as_posix()] = ", ".join(names)
+    return gpus
 
 
 def _gpus(value: Any) -> Iterator[str]:
@@ -204,7 +204,7 @@ def proven_page() -> str:
         ]
         body = markdown_table(rows, list(rows[0])).strip() if rows else "Nothing yet."
         parts.append(f"## {evidence[0].upper()}{evidence[1:]}\n\n{body}")
-    paper = [{"experiment": f"`{name}`", "what it is": said} for name, said in paper_experiments()]
+    paper = [{"experiment": f"`{name}`", "what it is": text} for name, text in paper_experiments()]
     parts.append(
         "## Configuration of the paper, not run here\n\nThe settings are the papers'; data and models are the user's "
         f"to bring, and no number of this project comes from them.\n\n{markdown_table(paper, list(paper[0])).strip()}"

@@ -152,13 +152,13 @@ def _hints(kind: Any) -> dict[str, Any]:
     holders = [kind] if not inspect.isclass(kind) else [*reversed(kind.__mro__)]
     if inspect.isclass(kind) and not _is_made(kind):
         holders.append(vars(kind).get("__init__"))
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for holder in holders:
         written = getattr(holder, "__dict__", {}).get("__annotations__") or getattr(holder, "__annotations__", {})
         module = sys.modules.get(getattr(holder, "__module__", ""), None)
         for name, annotation in dict(written).items():
-            found[name] = _resolved(annotation, vars(module) if module is not None else {})
-    return found
+            hints[name] = _resolved(annotation, vars(module) if module is not None else {})
+    return hints
 
 
 def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
@@ -178,7 +178,7 @@ def _documented(kind: Any) -> Iterator[Any]:
 
 def entries(docstring: str) -> dict[str, str]:
     """What the `Attributes` or `Args` section of a Google-style docstring says of each name, in one line each."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     inside, last = False, ""
     for line in inspect.cleandoc(docstring).splitlines():
         if _SECTION.match(line):
@@ -187,10 +187,10 @@ def entries(docstring: str) -> dict[str, str]:
             inside = False
         elif inside and (match := _ENTRY.match(line)):
             last = match.group(1)
-            found[last] = match.group(2)
+            texts[last] = match.group(2)
         elif inside and last and line.strip():
-            found[last] += f" {line.strip()}"
-    return found
+            texts[last] += f" {line.strip()}"
+    return texts
 
 
 def class_of(annotation: Any) -> Any:
@@ -334,8 +334,8 @@ def _any_text(annotation: Any) -> bool:
 def _problem_of_items(value: Any, annotation: Any) -> str | None:
     for inner in filter(None, map(items_of, members(annotation))):
         if isinstance(value, Mapping):
-            found = ((name, problem_of_value(item, inner)) for name, item in value.items())
-            return next((f".{stated(name, problem)}" for name, problem in found if problem), None)
+            problems = ((name, problem_of_value(item, inner)) for name, item in value.items())
+            return next((f".{stated(name, problem)}" for name, problem in problems if problem), None)
         if isinstance(value, list | tuple):
             return next(filter(None, (problem_of_value(item, inner) for item in value)), None)
     return None

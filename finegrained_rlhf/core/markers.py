@@ -120,14 +120,14 @@ def members(annotation: Any) -> tuple[Any, ...]:
 
 def markers(annotation: Any) -> tuple[Any, ...]:
     """All markers of a type, those of the members of a union and of the items of a list included."""
-    found: tuple[Any, ...] = ()
+    collected: tuple[Any, ...] = ()
     for member in members(annotation):
         if typing.get_origin(member) is Annotated:
             inner, *marks = typing.get_args(member)
-            found += (*marks, *markers(inner))
+            collected += (*marks, *markers(inner))
         elif typing.get_origin(member) is not Literal:
-            found += tuple(mark for part in typing.get_args(member) for mark in markers(part))
-    return found
+            collected += tuple(mark for part in typing.get_args(member) for mark in markers(part))
+    return collected
 
 
 def plain_type(annotation: Any) -> Any:

@@ -50,8 +50,8 @@ def problems_of_contents(config: Mapping[str, Any], made: Made | None = None) ->
 
 def _passes(check: InputCheck, path: str, holder: Mapping[str, Any]) -> None:
     """Call a check; of a file, once while it does not change."""
-    found = Path(path).stat()
-    key = (check, str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
+    status = Path(path).stat()
+    key = (check, str(Path(path).resolve()), status.st_size, status.st_mtime_ns)
     if key not in _PASSED:
         check(path, holder)
         if Path(path).is_file():

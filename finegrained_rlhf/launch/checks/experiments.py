@@ -24,8 +24,8 @@ def owner(experiment: str) -> str | None:
     if not path.is_file():
         return None
     with open(path, encoding="utf-8") as lines:
-        said = [match.group(1) for line in lines if (match := re.match(r"# script: (\w+)$", line))]
-    return said[0] if said else None
+        scripts = [match.group(1) for line in lines if (match := re.match(r"# script: (\w+)$", line))]
+    return scripts[0] if scripts else None
 
 
 def experiments_of(command: str) -> Iterator[str]:

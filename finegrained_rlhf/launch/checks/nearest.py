@@ -86,8 +86,8 @@ def nearest(unknown: str, keys: Collection[str]) -> list[str]:
         ),
     )
     for kind in kinds:
-        if found := sorted(kind, key=lambda key: (key.count("."), key)):
-            shallow = [key for key in found if key.count(".") == found[0].count(".")]
+        if matching := sorted(kind, key=lambda key: (key.count("."), key)):
+            shallow = [key for key in matching if key.count(".") == matching[0].count(".")]
             return shallow[:_MOST]
     return []
 

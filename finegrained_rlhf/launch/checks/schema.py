@@ -69,8 +69,8 @@ def check_keys(config: Mapping[str, Any], key: str = "") -> None:
     Raises:
         ConfigError: the first of them, in one line.
     """
-    for found in problems(config, key):
-        raise ConfigError(found)
+    for problem in problems(config, key):
+        raise ConfigError(problem)
 
 
 def problems(config: Mapping[str, Any], key: str = "") -> Iterator[str]:
@@ -139,8 +139,8 @@ def _of_class(config: Mapping[str, Any], key: str, kind: Any) -> Iterator[str]:
         if name not in config:
             if setting.default is MISSING and "_args_" not in config:
                 yield f"{where}missing key {name!r}"
-        elif config[name] != UNSET and (found := _problem(_dotted(key, name), config[name], setting, refused)):
-            yield found
+        elif config[name] != UNSET and (problem := _problem(_dotted(key, name), config[name], setting, refused)):
+            yield problem
 
 
 def _problem(key: str, value: Any, setting: Setting, refused: Mapping[str, set[Any]]) -> str | None:
@@ -152,10 +152,10 @@ def _problem(key: str, value: Any, setting: Setting, refused: Mapping[str, set[A
         for entry in wrong[:1]:
             return f"{key}.{entry}: expected {words(inner)}, got {shown(value[entry])}{_hint(value[entry], inner)}"
         return f"{key}: expected {words(setting.annotation)}, got {shown(value)}{_hint(value, setting.annotation)}"
-    if name in _SEEDS and (found := problem_of_seed(key, value)) is not None:
-        return found
-    if (found := problem_of_value(value, setting.annotation)) is not None:
-        return stated(key, found)
+    if name in _SEEDS and (problem := problem_of_seed(key, value)) is not None:
+        return problem
+    if (problem := problem_of_value(value, setting.annotation)) is not None:
+        return stated(key, problem)
     return _without_target(key, value, setting.annotation)
 
 
@@ -167,11 +167,11 @@ def _refused(kind: Any, values: Mapping[str, Any]) -> dict[str, set[Any]]:
     try:
         _model(kind).validate_json(json.dumps(held))
     except ValidationError as error:
-        found: dict[str, set[Any]] = {}
+        by_name: dict[str, set[Any]] = {}
         for one in error.errors(include_url=False, include_context=False, include_input=False):
             name, *places = one["loc"] or ("",)
-            found.setdefault(str(name), set()).update(places)
-        return found
+            by_name.setdefault(str(name), set()).update(places)
+        return by_name
     return {}
 
 
@@ -226,8 +226,8 @@ def _without_target(key: str, value: Any, annotation: Any) -> str | None:
         return f"{key}: no _target_, so nothing says which {part.name} it is; is it a name that is not there?"
     inner = items_of(annotation)
     if inner is not None and isinstance(value, dict):
-        found = (_without_target(f"{key}.{name}", item, inner) for name, item in value.items())
-        return next((problem for problem in found if problem is not None), None)
+        inside = (_without_target(f"{key}.{name}", item, inner) for name, item in value.items())
+        return next((problem for problem in inside if problem is not None), None)
     return None
 
 
