@@ -10,8 +10,13 @@ from hydra_once import composed_once
 
 
 @pytest.fixture(autouse=True)
-def quick_hydra() -> Iterator[None]:
-    """Most of a refusal's time is Hydra's."""
+def quick_hydra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Most of a refusal's time is Hydra's.
+
+    Where it configures logging it closes all handlers; absl's, which a test before may have brought along, would close
+    the file that pytest captures in.
+    """
+    monkeypatch.setattr("logging.config._clearExistingHandlers", lambda: None)
     with composed_once():
         yield
 
