@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation_page import ITEMS, beside, of, opened, reload, saved, select, to
+from annotation_page import ITEMS, beside, kept, of, opened, reload, saved, select, to, visit
 from annotation_toy import item, project
 from browser import launched
 from playwright.sync_api import Browser, Page, expect
@@ -52,10 +52,10 @@ def test_every_key_is_kept_however_a_task_is_left(browser: Browser, tmp_path: Pa
             elif way == "reload":
                 reload(page)
             else:
-                other = made.context.new_page()
+                other, keys = made.context.new_page(), kept(page)
                 if way != "second tab":
                     page.close(run_before_unload=way == "closed")
-                other.goto(url)
+                visit(other, url, keys)
                 if other.locator("#locked").count():
                     other.click("#take-over")
                 page = other
@@ -102,15 +102,14 @@ def test_other_projects_and_unknown_keys_stay_as_they_are(browser: Browser, tmp_
         file = second / "tasks.html"
         items = (*ITEMS[:1], item("q9"))
         file.write_text(annotation_page(project(items).payload("ann")), encoding="utf-8")
-        page.goto("about:blank")
-        page.goto(file.as_uri())
+        visit(page, file.as_uri(), kept(page))
         assert page.evaluate("Store.states.every((state) => !state.spans.length)")
         select(page, "stays warm")
         page.keyboard.press("2")
         page.click("#next")
         after = tasks(page.evaluate(STORED))
         assert before.items() <= after.items() and len(after) > len(before)
-        page.goto((first / "tasks.html").as_uri())
+        visit(page, (first / "tasks.html").as_uri(), kept(page))
         assert [one["type"] for one in of(saved(page), "q1")["spans"]] == ["Irrelevant"]
         made.requests.clear()
 
@@ -126,12 +125,12 @@ def test_a_task_made_anew_with_another_text_hides_no_work(browser: Browser, tmp_
         to(page, "q1")
         select(page, "stays warm")
         page.keyboard.press("1")
-        page.goto(again.as_uri())
+        visit(page, again.as_uri(), kept(page))
         to(page, "q1")
         assert page.evaluate("Store.state.spans") == []
         select(page, "stays")
         page.keyboard.press("2")
-        page.goto(file.as_uri())
+        visit(page, file.as_uri(), kept(page))
         assert [one["text"] for one in of(saved(page), "q1")["spans"]] == ["stays warm"]
         made.requests.clear()
 
@@ -153,8 +152,7 @@ def test_work_of_the_earlier_page_is_taken_over_and_left_there(browser: Browser,
         page.evaluate(
             "([key, text]) => { localStorage.clear(); localStorage.setItem(key, text); }", [key, json.dumps(old)]
         )
-        page.goto("about:blank")
-        page.goto((tmp_path / "tasks.html").as_uri())
+        visit(page, (tmp_path / "tasks.html").as_uri(), kept(page))
         notes = {task["item"]: [one["note"] for one in task["spans"]] for task in saved(page)["tasks"]}
         assert notes["q1"] == notes["q3"] == ["old"] and not notes.get("q2")
         to(page, "q1")
@@ -259,8 +257,7 @@ def test_emptied_storage_is_filled_again(browser: Browser, tmp_path: Path) -> No
         to(page, "q1")
         select(page, "stays warm")
         page.keyboard.press("1")
-        other = made.context.new_page()
-        other.goto((tmp_path / "tasks.html").as_uri())
+        other = beside(page)
         other.evaluate("localStorage.clear()")
         page.wait_for_timeout(300)
         reload(page)

@@ -17,8 +17,7 @@ from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
-KEPT = """() => Object.keys(localStorage).filter((key) => key.includes('"task"'))"""
-"""Keys of the tasks that a page keeps."""
+KEPT = """Object.keys(localStorage).filter((key) => key.includes('"task"') || key.startsWith("annotate:"))"""
 FOUR = ("One is best.", "Two is good.", "Three is as good.", "Four is bad.")
 ITEMS = (
     item("q1", suggestions=(Suggestion(0, 8, "Irrelevant", 0.8, "m@1"),)),
@@ -51,28 +50,31 @@ def to(page: Page, name: str) -> int:
 
 
 def beside(page: Page) -> Page:
-    """A second tab with the same page, in which what the first one keeps can be seen.
-
-    Under load Chromium gives one tab in a hundred of a private window a storage of its own, for as long as it is open:
-    such a tab is closed, and another one opened.
-    """
-    kept = set(page.evaluate(KEPT))
-    for _ in range(5):
-        second = page.context.new_page()
-        second.goto(page.url)
-        if kept <= set(second.evaluate(KEPT)):
-            break
-        second.close()
+    """A second tab with the same page, in which what the first one keeps can be seen."""
+    second = page.context.new_page()
+    visit(second, page.url, kept(page))
     return second
 
 
 def reload(page: Page) -> None:
-    """Load the page anew, once more where it was given a storage of its own (see `beside`)."""
-    kept = set(page.evaluate(KEPT))
+    visit(page, page.url, kept(page))
+
+
+def visit(page: Page, address: str, keys: frozenset[str] = frozenset()) -> None:
+    """Go to a page on the disk, which sees these keys of the storage.
+
+    Under load Chromium gives one tab in a hundred of a private window a storage of its own, until it loads anew.
+    """
     for _ in range(5):
-        page.reload()
-        if kept <= set(page.evaluate(KEPT)):
+        page.goto("about:blank")
+        page.goto(address)
+        if keys <= kept(page):
             break
+
+
+def kept(page: Page) -> frozenset[str]:
+    """Keys of the tasks that pages keep, those of the earlier storage too."""
+    return frozenset(page.evaluate(KEPT))
 
 
 def payload(page: Page) -> dict[str, Any]:
