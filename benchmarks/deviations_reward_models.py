@@ -23,9 +23,8 @@ from torch import nn
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.models.tiny.config import TinyLongformerConfig
-from finegrained_rlhf.models.tiny.longformer import build_longformer
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny import TinyLongformerConfig
+from finegrained_rlhf.models.tiny_networks import build_longformer, build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes

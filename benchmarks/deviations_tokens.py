@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.deviations_ends import total_drift
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.models.tiny.tokenizers import SPECIALS, build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import SPECIALS, build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples
 from reward_models.encoders.inputs import RewardInputEncoder

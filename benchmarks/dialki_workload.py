@@ -23,7 +23,7 @@ from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel, new_dialki
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.process_config import Precision
 
 LOSSES = LossConfig(history=1.0, adversarial=5.0)

@@ -26,7 +26,7 @@ from benchmarks.command import read_arguments, run_main
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.launch.build import build, resolved
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of
 from finegrained_rlhf.preflight.memory.report import GIB, USABLE, peak

@@ -24,9 +24,9 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.samples import KeptSamples
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 ADAM = OptimizerConfig(lr=1e-5, schedule="constant")

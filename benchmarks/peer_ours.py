@@ -20,11 +20,11 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.ppo.advantages.group import GroupAdvantages
+from finegrained_rlhf.training.ppo.advantages import GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.samples import KeptSamples
 
 TEMPERATURE, TOP_K, BETA, CLIP = 1.0, 20, 0.04, 0.2
 """With a temperature of 1 both trainers score the plain softmax. β is that of Shao et al. (2024)."""

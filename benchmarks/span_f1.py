@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.text.scores import bag_f1
-from finegrained_rlhf.text.span_f1 import SpanMatcher
+from finegrained_rlhf.text.scores import SpanMatcher, bag_f1
 from finegrained_rlhf.text.tables import markdown_table
 
 TOKENS, ANSWER, VOCABULARY = 378, 20, 5000

@@ -9,7 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "DecodingConfig": "config",
         "Evaluate": "jobs",
         "Generate": "jobs",
-        "LocalGenerator": "local",
+        "LocalGenerator": "generator",
         "SampleOutputs": "jobs",
         "load_policy": "generator",
     },

@@ -29,7 +29,7 @@ from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.start import exported_step
+from finegrained_rlhf.runtime.loop.checkpoints import exported_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
 

@@ -14,8 +14,8 @@ import torch
 
 from finegrained_rlhf.core.records import Prompt, SegmentScores, unscored_rows
 from finegrained_rlhf.inference.best_of import BestOf
+from finegrained_rlhf.inference.config import ResponseMonitor, oracle_rates
 from finegrained_rlhf.inference.generator import Answering, PolicyGenerator, Response, respond
-from finegrained_rlhf.inference.monitor import ResponseMonitor, oracle_rates
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.placement import EMPTY

@@ -22,9 +22,8 @@ from finegrained_rlhf.core.markers import (
     harmless,
 )
 from finegrained_rlhf.core.records import Decoding
-from finegrained_rlhf.inference.config import DecodingConfig, sampling
+from finegrained_rlhf.inference.config import DecodingConfig, ResponseMonitor, sampling
 from finegrained_rlhf.inference.generator import Answering
-from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.text.scores import word_tokens
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
-from finegrained_rlhf.text.span_f1 import word_tokens
 
 
 def _lines(text: str, segmenter: Segmenter) -> str:

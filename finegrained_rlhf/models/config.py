@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from finegrained_rlhf.models.policy import Policy
     from finegrained_rlhf.models.value import ValueModel
 
+Activation = Literal["sigmoid", "softmax"]
+"""How a classifier's logits are read."""
+
 
 @dataclass(frozen=True)
 class LoraConfig(Settings):

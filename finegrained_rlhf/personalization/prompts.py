@@ -13,8 +13,8 @@ from string import Template
 from typing import Any
 
 from finegrained_rlhf.core.generation.asking import TRIES, ask, complaint
-from finegrained_rlhf.core.generation.fence import fenced as fenced
-from finegrained_rlhf.core.generation.fence import fenced_data as fenced_data
+from finegrained_rlhf.core.generation.asking import fenced as fenced
+from finegrained_rlhf.core.generation.asking import fenced_data as fenced_data
 from finegrained_rlhf.core.generation.outcomes import UnreadableReplyError as UnreadableReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import ReplySchema

@@ -15,10 +15,9 @@ from typing import ClassVar, Protocol, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
-from finegrained_rlhf.core.generation.owners import AnswerOwner
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
-from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
+from finegrained_rlhf.core.generation.wrappers import AnswerOwner, drop_kept_answers
 from finegrained_rlhf.personalization.prompts import ask_for
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 

@@ -1,4 +1,9 @@
-"""Weighted composition of reward components, with the share of each kept apart."""
+"""Weighted composition of reward components, with the share of each kept apart.
+
+Training standardises a component by moments of what it gave so far; a validation score made that way would change
+although the responses did not, so validations are standardised by the moments of the first of them. Weights of a step
+are schedule plus dual variable; gates act on responses.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,139 @@ from finegrained_rlhf.core.records import Prompt, RewardTrace, Rollout, SegmentS
 from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
-from finegrained_rlhf.rewards.normalisation import Normaliser
+from finegrained_rlhf.rewards.moving import DualVariable
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
-from finegrained_rlhf.rewards.weights import TrainedWeights
-from finegrained_rlhf.rl.stats import Reduce
+from finegrained_rlhf.rl.stats import Reduce, RunningMoments
 
 if TYPE_CHECKING:
     import torch
+
+
+class TrainedWeights:
+    """w_k(step) = s_k(step) + λ_k: the schedule, or the configured weight without one, and the constraint's λ, or 0.
+
+    Args:
+        config: weights, schedules and constraints.
+        reduce: sums a small tensor over all processes.
+    """
+
+    def __init__(self, config: RewardConfig, reduce: Reduce) -> None:
+        self._config = config
+        self._duals = {
+            name: DualVariable(constraint, reduce)
+            for name, constraint in config.constraints.items()
+            if constraint.active
+        }
+
+    def at(self, step: int) -> dict[str, float]:
+        """The weights of a training step, from 1, by name; penalties for form included."""
+        weights = {name: float(weight) for name, weight in self._config.all_weights.items()}
+        weights |= {name: s.weight_at(step) for name, s in self._config.schedule.items() if s.active}
+        return {**weights, **{name: weights[name] + dual.multiplier for name, dual in self._duals.items()}}
+
+    def update(self, scores: Mapping[str, SegmentScores]) -> dict[str, float]:
+        """Move the dual variables by the raw scores of a step; every process must call this.
+
+        Returns:
+            Of every constraint `constraint/NAME/value`, the step's mean, and `constraint/NAME/multiplier`, the λ that
+            the step was rewarded with.
+        """
+        metrics = {}
+        for name, dual in self._duals.items():
+            metrics[f"constraint/{name}/multiplier"] = dual.multiplier
+            metrics[f"constraint/{name}/value"] = dual.update(scores[name].known())
+        return metrics
+
+    def sums(self, scores: Mapping[str, SegmentScores]) -> dict[str, tuple[float, float]]:
+        """Of every constraint `constraint/NAME/value`: its sum over these responses, their number. Moves nothing."""
+        return {f"constraint/{name}/value": dual.sums(scores[name].known()) for name, dual in self._duals.items()}
+
+    def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
+        """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""
+        missed = [dual.missed_by(means[f"constraint/{name}/value"]) for name, dual in self._duals.items()]
+        return {"constraints_missed": sum(missed)} if missed else {}
+
+    def unmet(self) -> list[str]:
+        """A sentence a constraint that the last steps missed."""
+        shortfalls = {name: dual.shortfall() for name, dual in self._duals.items()}
+        return [f"reward.constraints.{name}.{sentence}" for name, sentence in shortfalls.items() if sentence]
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep: the dual variables. Schedules are functions of the step."""
+        return {name: dual.state() for name, dual in self._duals.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave; constraints that it does not have begin anew."""
+        for name, kept in state.items():
+            if name in self._duals:
+                self._duals[name].load_state(kept)
+
+
+class Normaliser:
+    """Running moments of one component, and those that validations use.
+
+    Args:
+        reduce: sums a small tensor over all processes.
+
+    Attributes:
+        running: of all values that training has seen.
+        fixed: of the values of the first validation; None before it.
+    """
+
+    def __init__(self, reduce: Reduce) -> None:
+        self._reduce = reduce
+        self.running = RunningMoments()
+        self.fixed: RunningMoments | None = None
+
+    def train(self, rows: Sequence[tuple[float, ...]]) -> Sequence[tuple[float, ...]]:
+        """(v − μ) / σ by the running moments, which take the values in first."""
+        self.running.update(_flat(rows), self._reduce)
+        return _standardised(rows, self.running)
+
+    def fix(self, rows: Sequence[tuple[float, ...]]) -> None:
+        """Keep the moments of these values for all validations; later calls change nothing.
+
+        Every process must call this with its own share of the values.
+        """
+        if self.fixed is None:
+            moments = RunningMoments()
+            moments.update(_flat(rows), self._reduce)
+            self.fixed = moments
+
+    def validate(self, rows: Sequence[tuple[float, ...]]) -> Sequence[tuple[float, ...]]:
+        """(v − μ) / σ by the fixed moments; by the running ones, left as they are, where none were fixed."""
+        return _standardised(rows, self.fixed or self.running)
+
+    @property
+    def seen(self) -> bool:
+        """True when there are moments to standardise by."""
+        return bool(self.running.count or self.fixed)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep."""
+        return {"running": _listed(self.running), "validation": self.fixed and _listed(self.fixed)}
+
+    def load_state(self, state: Any) -> None:
+        """Take back what `state` gave; also the three numbers that older checkpoints hold."""
+        if isinstance(state, list):
+            state = {"running": state, "validation": None}
+        self.running = RunningMoments(*state["running"])
+        self.fixed = RunningMoments(*state["validation"]) if state["validation"] else None
+
+
+def _flat(rows: Sequence[tuple[float, ...]]) -> torch.Tensor:
+    import torch
+
+    return torch.tensor([value for row in rows for value in row])
+
+
+def _standardised(rows: Sequence[tuple[float, ...]], moments: RunningMoments) -> Sequence[tuple[float, ...]]:
+    return [tuple((value - moments.mean) / moments.std for value in row) for row in rows]
+
+
+def _listed(moments: RunningMoments) -> list[float]:
+    return [moments.count, moments.mean, moments.m2]
 
 
 class RewardComposer:

@@ -1,14 +1,16 @@
 """The fast rollout engine: static caches, prompts shared by their samples, sampling on the device.
 
-Knows the loop, the sampling and the bookkeeping of rows; the architecture is a `Stepper`'s. On CUDA a step is recorded
-once as a CUDA graph and replayed; elsewhere finished rows are dropped, and attention grows with the step.
+Knows the loop, the sampling and the bookkeeping of rows; the architecture is a `Stepper`'s. On CUDA a step, which only
+reads and writes tensors that keep their place, is recorded once as a CUDA graph and replayed: one launch instead of
+hundreds. Elsewhere finished rows are dropped, and attention grows with the step.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +22,65 @@ from finegrained_rlhf.models.logprobs import chosen_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import row_order
 from finegrained_rlhf.rollout.engine import PolicyEngine
-from finegrained_rlhf.rollout.graphs import GraphedStep, GraphPool
 from finegrained_rlhf.rollout.noise import row_noise
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, ReloadableStepper, Stepper
+
+_WARM_UPS = 3
+
+
+class GraphPool:
+    """Memory for what steps compute with between their first and last operation, shared by all recordings.
+
+    They may share it because they run one after the other, and none reads what another left there.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    @property
+    def handle(self) -> Any:
+        """What `torch.cuda.graph` takes as `pool`."""
+        if self._handle is None:
+            self._handle = torch.cuda.graph_pool_handle()
+        return self._handle
+
+
+class GraphedStep:
+    """Records a step the first time it is asked for with a window, and replays it from then on.
+
+    Args:
+        step: does one step for a window; never waits for the device, and leaves nothing but in tensors that were there
+            before.
+        volatile: the tensors that must not have changed after recording, because a later step starts from them.
+        pool: where the step's other tensors lie.
+    """
+
+    def __init__(self, step: Callable[[int], None], volatile: Sequence[Tensor], pool: GraphPool) -> None:
+        self._step, self._volatile, self._pool = step, volatile, pool
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def __call__(self, window: int) -> None:
+        """Do one step."""
+        if window not in self._graphs:
+            self._graphs[window] = self._record(window)
+        self._graphs[window].replay()
+
+    def _record(self, window: int) -> torch.cuda.CUDAGraph:
+        """Warm up on a side stream, put the state back, and record (which runs nothing)."""
+        saved = [tensor.clone() for tensor in self._volatile]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                self._step(window)
+                for tensor, before in zip(self._volatile, saved, strict=True):
+                    tensor.copy_(before)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool.handle):
+            self._step(window)
+        return graph
+
 
 # Compaction copies the caches; it pays when a quarter of the rows is gone.
 _WORTH_COMPACTING = 0.75

@@ -19,7 +19,7 @@ from finegrained_rlhf.models.families.seq2seq import check_response_length
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, Mixing
-from finegrained_rlhf.rollout.mixers.whole import WholeTextStepper
+from finegrained_rlhf.rollout.mixers.steppers import WholeTextStepper
 from finegrained_rlhf.rollout.noise import uniform_noise
 
 

@@ -14,8 +14,7 @@ from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer
-from finegrained_rlhf.rollout.mixers.stepper import mixed
-from finegrained_rlhf.rollout.mixers.whole import WholeTextStepper
+from finegrained_rlhf.rollout.mixers.steppers import WholeTextStepper, mixed
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
 from finegrained_rlhf.rollout.steppers.causal import open_causal, supports_causal
 from finegrained_rlhf.rollout.steppers.seq2seq import Seq2SeqStepper, supports_seq2seq
@@ -83,6 +82,6 @@ def _continuous(policy: Policy) -> RolloutEngine:
             f"rollout.engine=continuous needs transformers {CONTINUOUS_SINCE} or newer, this is "
             f"{transformers.__version__}; take engine=auto"
         )
-    from finegrained_rlhf.rollout.continuous.engine import ContinuousEngine  # here: it stands on young interfaces
+    from finegrained_rlhf.rollout.continuous import ContinuousEngine  # here: it stands on young interfaces
 
     return ContinuousEngine(policy)

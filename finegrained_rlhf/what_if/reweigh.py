@@ -13,9 +13,7 @@ from finegrained_rlhf.core.files import read_jsonl, write_json
 from finegrained_rlhf.rewards.moving import RewardConstraint, RewardGate, WeightSchedule
 from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.training.ppo.advantages.gae import GAE
-from finegrained_rlhf.training.ppo.advantages.group import GroupAdvantages
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
+from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, GroupAdvantages
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
 from finegrained_rlhf.what_if.job import Reweigh
 from finegrained_rlhf.what_if.kept_rollouts import kept_steps, read_kept_step

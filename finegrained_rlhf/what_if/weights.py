@@ -18,7 +18,7 @@ from finegrained_rlhf.inference.best_of import TIE, best_sample
 from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
 from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
+from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep

@@ -22,8 +22,7 @@ from transformers.models.auto import modeling_auto
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.models.encoders.loading import input_limit, is_encoder
-from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.encoders.model import EncoderModel, input_limit, is_encoder
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory, read_model_config
 from finegrained_rlhf.text.plain_text import TooLong

@@ -45,8 +45,7 @@ from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rollout.fast import FastEngine
-from finegrained_rlhf.rollout.graphs import GraphedStep
+from finegrained_rlhf.rollout.fast import FastEngine, GraphedStep
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from benchmarks.deviations_labels import FirstWins, no_shared_word, published_en
 from benchmarks.deviations_reward_models import WithoutBar, pairs_apart, spread
 from benchmarks.deviations_tokens import SHARE_CUT, cut_otherwise, padded_share, t5_like
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import RewardExample

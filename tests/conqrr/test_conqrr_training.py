@@ -33,9 +33,8 @@ from finegrained_rlhf.metrics.rouge1 import rouge1_scores
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import CausalPolicy
-from finegrained_rlhf.models.tiny.config import TinyGPT2Config
-from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny import TinyGPT2Config
+from finegrained_rlhf.models.tiny_networks import build_gpt2, build_tokenizer, causal_tokenizer
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.core.generation.asking import ask, ask_each
-from finegrained_rlhf.core.generation.fence import fenced, fenced_data
+from finegrained_rlhf.core.generation.asking import ask, ask_each, fenced, fenced_data
 from finegrained_rlhf.core.generation.outcomes import (
     FailedReplyError,
     Outcome,

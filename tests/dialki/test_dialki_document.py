@@ -19,7 +19,7 @@ from finegrained_rlhf.dialki.model.model import load_dialki, new_dialki
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
-from finegrained_rlhf.models.encoders.positions import repeat_positions
+from finegrained_rlhf.models.encoders.model import repeat_positions
 from finegrained_rlhf.models.loading import load_tokenizer
 
 

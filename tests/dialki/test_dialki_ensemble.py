@@ -24,7 +24,7 @@ from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Turn
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 EXAMPLES = [*toy_examples(), dialogue(), dialogue("e", history=(None,) * 5)]

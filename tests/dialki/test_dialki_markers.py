@@ -21,9 +21,8 @@ from finegrained_rlhf.dialki.model.model import RECORD, DialkiModel, load_dialki
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS, full_title
-from finegrained_rlhf.models.encoders.markers import add_markers
-from finegrained_rlhf.models.tiny.bert import marked_tokenizer
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.encoders.model import add_markers
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, marked_tokenizer
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(" ".join(CORPUS).split()), "parent", "title"]
 VOCABULARY += [*"<>_[]:", "text", "agent", "user", "cls", "sep", "unk", *"abcdefghijklmnopqrstuvwxyz"]

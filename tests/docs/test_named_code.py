@@ -168,7 +168,7 @@ def test_every_file_and_dotted_name_in_a_docstring_or_comment_exists() -> None:
 @pytest.mark.parametrize(
     ("word", "wrong"),
     [
-        ("rollout/mixers/stepper.py", False),
+        ("rollout/mixers/steppers.py", False),
         ("rollout/mixed.py", True),
         ("train_sft.py", False),
         ("doctor_machine.py", True),

@@ -227,7 +227,7 @@ def test_empty_splits_write_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [small, free_form])
 def test_corpus_covers_every_world(make: Callable[..., MakeFactWorld], tmp_path: Path) -> None:
-    from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+    from finegrained_rlhf.models.tiny_networks import build_tokenizer
 
     make(str(tmp_path), train=5).run()
     corpus = (tmp_path / "corpus.txt").read_text().splitlines()

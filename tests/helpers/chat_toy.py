@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.models.tiny.config import TinyGPT2Config
-from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny import TinyGPT2Config
+from finegrained_rlhf.models.tiny_networks import build_gpt2, build_tokenizer, causal_tokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"
 CORPUS = ["the cat sat on a mat , and one dog ran far away who saw it red blue green system user assistant be kind !"]

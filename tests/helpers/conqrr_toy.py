@@ -9,9 +9,8 @@ from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
-from finegrained_rlhf.models.tiny.config import TinyT5Config
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny import TinyT5Config
+from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
 

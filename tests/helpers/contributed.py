@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.training.ppo.advantages.protocol import Estimate, RewardedRollout
+    from finegrained_rlhf.training.ppo.advantages import Estimate, RewardedRollout
 
 TREE = Path.cwd()
 HELPERS = TREE / "tests/helpers"

@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from finegrained_rlhf.models.tiny.bert import build_bert
-from finegrained_rlhf.models.tiny.config import TinyBertConfig
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny import TinyBertConfig
+from finegrained_rlhf.models.tiny_networks import build_bert, build_tokenizer, encoder_tokenizer
 
 WORDS = "red green blue old new mill bridge tower river harbour is of the in has a near made wood stone iron".split()
 

@@ -19,7 +19,7 @@ from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.dialki.training.job import TrainDialki
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 

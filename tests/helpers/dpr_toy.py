@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.tiny.bert import build_bert
-from finegrained_rlhf.models.tiny.config import TinyBertConfig
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny import TinyBertConfig
+from finegrained_rlhf.models.tiny_networks import build_bert, build_tokenizer, encoder_tokenizer
 
 ASKED = "lark finch crow heron swift robin wren stork".split()
 ANSWERED = "iron tin lead zinc gold brass steel bronze".split()

@@ -13,11 +13,15 @@ from torch.profiler import ProfilerActivity, profile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLongformerConfig, TinyT5Config
-from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
-from finegrained_rlhf.models.tiny.longformer import build_longformer
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny import TinyGPT2Config, TinyLongformerConfig, TinyT5Config
+from finegrained_rlhf.models.tiny_networks import (
+    build_gpt2,
+    build_longformer,
+    build_t5,
+    build_tokenizer,
+    causal_tokenizer,
+    encoder_tokenizer,
+)
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan, RewardModelShape
 from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig

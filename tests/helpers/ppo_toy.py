@@ -21,7 +21,7 @@ from finegrained_rlhf.rollout import RolloutConfig, RolloutEngine, make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
+from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer

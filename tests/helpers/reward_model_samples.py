@@ -13,10 +13,14 @@ from transformers import BertConfig, BertForMaskedLM
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, SpanError
-from finegrained_rlhf.models.tiny.config import TinyLlamaConfig, TinyLongformerConfig
-from finegrained_rlhf.models.tiny.llama import build_llama
-from finegrained_rlhf.models.tiny.longformer import build_longformer
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny import TinyLlamaConfig, TinyLongformerConfig
+from finegrained_rlhf.models.tiny_networks import (
+    build_llama,
+    build_longformer,
+    build_tokenizer,
+    causal_tokenizer,
+    encoder_tokenizer,
+)
 from reward_models.encoders.models import RewardModel
 
 CORPUS = [

@@ -13,11 +13,8 @@ from transformers import MT5Config, MT5ForConditionalGeneration
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
-from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
-from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
-from finegrained_rlhf.models.tiny.llama import build_llama
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
+from finegrained_rlhf.models.tiny_networks import build_gpt2, build_llama, build_t5, build_tokenizer, causal_tokenizer
 from finegrained_rlhf.rollout.select import CONTINUOUS_SINCE, has_continuous
 
 CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"]

@@ -18,9 +18,8 @@ from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.inference.evaluate import count_tokens
 from finegrained_rlhf.inference.generator import load_policy
 from finegrained_rlhf.inference.jobs import Evaluate
-from finegrained_rlhf.models.tiny.config import TinyT5Config
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny import TinyT5Config
+from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 from finegrained_rlhf.rewards import RewardConfig
 
 

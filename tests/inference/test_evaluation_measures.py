@@ -111,9 +111,8 @@ processes.close()
 
 
 def test_two_processes_evaluate_every_example_once_and_agree_with_one(tmp_path: Path) -> None:
-    from finegrained_rlhf.models.tiny.config import TinyT5Config
-    from finegrained_rlhf.models.tiny.t5 import build_t5
-    from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+    from finegrained_rlhf.models.tiny import TinyT5Config
+    from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 
     tokenizer = build_tokenizer(["who what where"])
     build_t5(tokenizer, TinyT5Config(d_model=16, d_ff=32, num_layers=1), seed=2).save_pretrained(tmp_path / "model")

@@ -12,11 +12,8 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.generator import PolicyGenerator, load_policy, text_ids
-from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
-from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
-from finegrained_rlhf.models.tiny.llama import build_llama
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
+from finegrained_rlhf.models.tiny_networks import build_gpt2, build_llama, build_t5, build_tokenizer, causal_tokenizer
 
 TEXTS = [
     "question: what is the color? context: the color of Ana is red.",

@@ -19,9 +19,8 @@ from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.generator import load_policy
 from finegrained_rlhf.inference.inputs import PromptInput, read_inputs
 from finegrained_rlhf.inference.jobs import Generate, SampleOutputs
-from finegrained_rlhf.models.tiny.config import TinyT5Config
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny import TinyT5Config
+from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.text.templates import task_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finegrained_rlhf.inference.inputs import encode_prompts
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 
 
 @pytest.mark.parametrize(("limit", "loud"), [(4, True), (6, False)])

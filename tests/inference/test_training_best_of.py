@@ -19,9 +19,8 @@ from finegrained_rlhf.inference.best_of import TIE, BestOf, Choice, best_sample
 from finegrained_rlhf.inference.config import DecodingConfig, sampling
 from finegrained_rlhf.inference.generator import PolicyGenerator, Response
 from finegrained_rlhf.inference.jobs import Evaluate, Generate
-from finegrained_rlhf.models.tiny.config import TinyT5Config
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny import TinyT5Config
+from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.runtime.processes import Processes

@@ -18,9 +18,8 @@ from finegrained_rlhf.inscit import Assistant, AssistantSettings
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
-from finegrained_rlhf.models.tiny.bert import build_bert
-from finegrained_rlhf.models.tiny.config import TinyBertConfig
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny import TinyBertConfig
+from finegrained_rlhf.models.tiny_networks import build_bert, build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.text.chat import FusionConfig, PromptConfig

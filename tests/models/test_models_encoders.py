@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.models.encoders.loading import encoder_config, open_encoder
-from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.encoders.model import EncoderModel, encoder_config, open_encoder
 from reward_models.encoders.models import load_reward_model, new_reward_model
 from reward_models.record import RewardModelRecord
 

@@ -11,9 +11,9 @@ from reward_model_samples import CORPUS, save_bert, save_llama
 from transformers import AutoModel, AutoTokenizer, LongformerModel, RobertaConfig, RobertaModel
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.models.encoders.conversions import tiled_positions
 from finegrained_rlhf.models.encoders.jobs import MakeLongformer
-from finegrained_rlhf.models.encoders.longformer import tiled_positions
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
 from reward_models.encoders.attention import GlobalTokens, encode_at
 
 

@@ -20,19 +20,26 @@ from transformers import (
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
-from finegrained_rlhf.models.tiny.bert import build_bert, marked_tokenizer
-from finegrained_rlhf.models.tiny.config import (
+from finegrained_rlhf.models.tiny import (
+    MakeTinyModels,
     TinyBertConfig,
     TinyGPT2Config,
     TinyLlamaConfig,
     TinyLongformerConfig,
     TinyT5Config,
+    make_tiny_models,
+    read_corpus,
 )
-from finegrained_rlhf.models.tiny.llama import build_llama
-from finegrained_rlhf.models.tiny.longformer import build_longformer
-from finegrained_rlhf.models.tiny.make import MakeTinyModels, make_tiny_models, read_corpus
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import (
+    build_bert,
+    build_llama,
+    build_longformer,
+    build_t5,
+    build_tokenizer,
+    causal_tokenizer,
+    encoder_tokenizer,
+    marked_tokenizer,
+)
 
 PROSE = [
     'The "quick" fox (a mammal) didn\'t jump; it ran: 3.5 km, in 20-odd minutes!',

@@ -7,9 +7,8 @@ import torch
 from transformers import T5ForConditionalGeneration
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.tiny.config import TinyT5Config
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny import TinyT5Config
+from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 
 TEXTS = ["red green blue white black old new"]
 

@@ -21,21 +21,21 @@ from finegrained_rlhf.core.generation.outcomes import (
     ReplyError,
     UnreadableReplyError,
 )
-from finegrained_rlhf.core.generation.owners import AnswerOwner, asked_for
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import (
+    AnswerOwner,
     CachedGenerator,
     Expense,
     MemoryAnswers,
     MeteredGenerator,
     ScriptedGenerator,
+    asked_for,
 )
 from finegrained_rlhf.inference import LocalGenerator, load_policy
 from finegrained_rlhf.inference.generator import PolicyGenerator
-from finegrained_rlhf.models.tiny.config import TinyLlamaConfig
-from finegrained_rlhf.models.tiny.llama import build_llama
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny import TinyLlamaConfig
+from finegrained_rlhf.models.tiny_networks import build_llama, build_tokenizer, causal_tokenizer
 from finegrained_rlhf.runtime import EndpointGenerator, RemoteConfig
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import RemoteError

@@ -18,8 +18,8 @@ from finegrained_rlhf.core.records import Prompt, Sample
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.logprobs import token_logprobs
-from finegrained_rlhf.models.tiny.config import TinyLlamaConfig
-from finegrained_rlhf.models.tiny.llama import build_llama
+from finegrained_rlhf.models.tiny import TinyLlamaConfig
+from finegrained_rlhf.models.tiny_networks import build_llama
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory.layers import ProbeBatch

@@ -12,7 +12,7 @@ from bm25s import BM25
 from retrieval_toy import random_passages, random_queries, write_corpus
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig, SubWords, tokenizer_fingerprint
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.recorded import RecordedConfig

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import DataError, ModelError
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import factuality_input
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, pad_inputs

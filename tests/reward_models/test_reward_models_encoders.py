@@ -10,7 +10,7 @@ import torch
 from reward_model_samples import CORPUS, cue_records, save_llama
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForTokenClassification
 
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter

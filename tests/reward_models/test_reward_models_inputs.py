@@ -15,7 +15,7 @@ from reward_model_samples import CORPUS, cue_records
 from finegrained_rlhf.core.batching import length_groups
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import completeness_input, factuality_input, relevance_input, task_text
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out

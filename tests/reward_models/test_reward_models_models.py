@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.tiny.t5 import build_t5
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 from reward_models.encoders.inputs import EncodedInput, InputBatch, pad_inputs
 from reward_models.encoders.models import load_reward_model, new_reward_model
 from reward_models.record import RewardModelRecord, error_label_ids

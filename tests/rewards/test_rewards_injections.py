@@ -12,12 +12,12 @@ from remote_toy import FakeService, chat
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.core.generation.fence import fenced_data
+from finegrained_rlhf.core.generation.asking import fenced_data
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.inference import AttackJudge
+from finegrained_rlhf.inference.attack import CONTROL, INJECTIONS, InjectionReport, attacks
 from finegrained_rlhf.rewards import Judge
-from finegrained_rlhf.rewards.remote.injections import CONTROL, INJECTIONS, InjectionReport, attacks
 from finegrained_rlhf.runtime import RemoteConfig
 
 pytestmark = pytest.mark.needs("spacy")  # it cuts answers into segments

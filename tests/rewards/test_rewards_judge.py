@@ -15,7 +15,7 @@ import torch
 from remote_toy import FakeService, chat, toxicity
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.generation.fence import fenced
+from finegrained_rlhf.core.generation.asking import fenced
 from finegrained_rlhf.core.generation.outcomes import FailureBudgetError, UnreadableReplyError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.dialogue.records import Passage
@@ -28,7 +28,7 @@ from finegrained_rlhf.rewards import (
     RewardConfig,
     Scorer,
 )
-from finegrained_rlhf.rewards.remote.quotes import span_of, spans_of
+from finegrained_rlhf.rewards.judged import span_of, spans_of
 from finegrained_rlhf.runtime import RemoteConfig
 from finegrained_rlhf.runtime.remote.client import RemoteError
 

@@ -29,8 +29,8 @@ from finegrained_rlhf.rewards import (
     WeightSchedule,
 )
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.samples import KeptSamples
 
 # segments of "the cat sat, one dog ran!" | "red" | "" (rewards_toy): values of the component that decides
 JUDGED = SegmentScores((((0, 12), (13, 25)), ((0, 3),), ()), ((1.0, -1.0), (1.0,), ()))

@@ -22,7 +22,7 @@ from finegrained_rlhf.rewards.penalties import FormPenalties
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.hacking import hacking_warnings
-from finegrained_rlhf.training.samples import KeptSamples
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 
 
 def reward(**penalties: Any) -> RewardConfig:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.rewards.texts.scoring import distinct_scores, known_scores
+from finegrained_rlhf.rewards.texts import distinct_scores, known_scores
 from finegrained_rlhf.runtime.remote.client import RemoteError
 
 

@@ -22,8 +22,7 @@ from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.rollout import GenerateEngine, RolloutEngine, make_engine
 from finegrained_rlhf.rollout import fast as fast_module
-from finegrained_rlhf.rollout.fast import FastEngine
-from finegrained_rlhf.rollout.graphs import GraphPool
+from finegrained_rlhf.rollout.fast import FastEngine, GraphPool
 from finegrained_rlhf.rollout.steppers import snapshot
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
 from finegrained_rlhf.rollout.steppers.causal import open_causal

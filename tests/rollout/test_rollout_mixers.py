@@ -14,14 +14,13 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Decoding, Greedy, Rollout, Sample
 from finegrained_rlhf.models.distribution import warp_logits
-from finegrained_rlhf.models.tiny.config import TinyGPT2Config
-from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny import TinyGPT2Config
+from finegrained_rlhf.models.tiny_networks import build_gpt2, build_tokenizer, causal_tokenizer
 from finegrained_rlhf.rollout import DExperts, GeDi, LogitsMixer, WordList, make_engine
-from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.rollout.mixers.class_weights import _Class, _GeDiMixing, weigh
 from finegrained_rlhf.rollout.mixers.dexperts import _DExpertsMixing
-from finegrained_rlhf.rollout.mixers.whole import WholeTextStepper
+from finegrained_rlhf.rollout.mixers.gedi import ClassCodes
+from finegrained_rlhf.rollout.mixers.steppers import WholeTextStepper
 
 DECODINGS: list[Decoding] = [Greedy(), Sample(3, 1.5, 0, 0.95), Sample(2, 1.0)]
 

@@ -12,8 +12,7 @@ from runtime_toy import Toy
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.agreement import check_agreement, parameter_hash
-from finegrained_rlhf.runtime.loop.run import run_loop
+from finegrained_rlhf.runtime.loop.run import check_agreement, parameter_hash, run_loop
 from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -40,7 +39,7 @@ def test_a_hash_sees_what_a_plain_weighted_sum_would_lose() -> None:
 def test_a_hash_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(1000)
     whole = int(parameter_hash(tensor))
-    monkeypatch.setattr("finegrained_rlhf.runtime.loop.agreement._CHUNK", 7)
+    monkeypatch.setattr("finegrained_rlhf.runtime.loop.run._CHUNK", 7)
     assert int(parameter_hash(tensor)) == whole
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from script_runs import rows, run_in_two_processes, run_script
 
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.core.generation.fence import fenced_data
+from finegrained_rlhf.core.generation.asking import fenced_data
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 

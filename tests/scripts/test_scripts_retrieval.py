@@ -11,7 +11,7 @@ from retrieval_toy import write_corpus
 from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.jobs import BuildIndex, Query, Search, read_queries

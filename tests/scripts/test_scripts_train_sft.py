@@ -15,8 +15,7 @@ from script_runs import ROOT, rows, run_again_after_a_kill, run_in_two_processes
 from script_runs import run_script as run
 
 from finegrained_rlhf.factworld.make import MakeFactWorld
-from finegrained_rlhf.models.tiny.config import TinyT5Config
-from finegrained_rlhf.models.tiny.make import MakeTinyModels
+from finegrained_rlhf.models.tiny import MakeTinyModels, TinyT5Config
 
 pytestmark = pytest.mark.scripts
 

@@ -10,7 +10,7 @@ from rl_toy import policy
 from benchmarks.deviations_tokens import t5_like
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.inputs import encode_prompts
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.plain_text import literal_texts, plain_token_ids, special_tokens
 from finegrained_rlhf.training.sft.trainer import demonstrations
 from reward_models.encoders.inputs import RewardInputEncoder

@@ -15,8 +15,7 @@ from benchmarks import span_f1 as benchmark
 from benchmarks.span_f1 import every_span, growing_spans
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.text import span_f1
-from finegrained_rlhf.text.scores import bag_f1
-from finegrained_rlhf.text.span_f1 import Span, SpanMatcher, best_span, word_tokens
+from finegrained_rlhf.text.scores import Span, SpanMatcher, bag_f1, best_span, word_tokens
 
 
 @pytest.mark.parametrize("rows", [512, 3])

@@ -20,7 +20,7 @@ from finegrained_rlhf.inference.inputs import encode_prompts
 from finegrained_rlhf.models.families.seq2seq import Seq2SeqFamily, bart_stacks
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
-from finegrained_rlhf.models.tiny.tokenizers import wrap_tokenizer
+from finegrained_rlhf.models.tiny_networks import wrap_tokenizer
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes

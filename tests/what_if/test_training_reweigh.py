@@ -29,7 +29,7 @@ from finegrained_rlhf.rewards import (
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
-from finegrained_rlhf.training.samples import KeptSamples
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.what_if.job import RewardChange, Reweigh
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
 from finegrained_rlhf.what_if.reweigh import mean_of, ppo_config_of_run, run_weighing

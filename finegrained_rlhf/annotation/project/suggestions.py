@@ -17,8 +17,8 @@ from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
-from finegrained_rlhf.rewards.remote.judge import Judge
-from finegrained_rlhf.rewards.remote.quotes import spans_of
+from finegrained_rlhf.rewards.judge import Judge
+from finegrained_rlhf.rewards.judged import spans_of
 from finegrained_rlhf.runtime.remote.client import RemoteConfig
 from finegrained_rlhf.text.templates import task_text
 

@@ -20,7 +20,7 @@ from finegrained_rlhf.metrics.rouge1 import rouge1_scores
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
 from finegrained_rlhf.retrieval.runs import Judgements, in_trec_order
-from finegrained_rlhf.text.span_f1 import word_tokens
+from finegrained_rlhf.text.scores import word_tokens
 
 
 @dataclass(frozen=True)

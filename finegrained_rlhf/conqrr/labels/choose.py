@@ -22,7 +22,7 @@ from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.protocol import Retriever
-from finegrained_rlhf.text.span_f1 import SpanMatcher, word_tokens
+from finegrained_rlhf.text.scores import SpanMatcher, word_tokens
 
 _QUERIES = 64  # searched together
 

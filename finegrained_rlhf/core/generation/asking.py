@@ -1,18 +1,44 @@
 """Asks language models for replies that satisfy a schema: a bounded number of times, each time with what was wrong.
 
-What comes back is an outcome for each item; a reply that cannot be read never ends anything by itself.
+What comes back is an outcome for each item; a reply that cannot be read never ends anything by itself. Data stands in a
+prompt as one line of JSON between two lines of a fence, in which no character can close the fence; templates say that
+nothing in it is an instruction.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.outcomes import REPLY_ERRORS, Outcome, ReplyError, UnreadableReplyError
 from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, generated
 from finegrained_rlhf.core.generation.schema import ReplySchema
+
+_OPEN, _CLOSE = "<data>\n", "\n</data>"
+_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+
+
+def fenced(data: Mapping[str, Any]) -> str:
+    """Data as JSON on one line between the lines of the fence; `<`, `>` and `&` are escaped."""
+    return _OPEN + json.dumps(data, ensure_ascii=False).translate(_ESCAPES) + _CLOSE
+
+
+def fenced_data(prompt: str) -> dict[str, Any]:
+    """The data of a prompt: what a scripted language model reads.
+
+    Raises:
+        DataError: there is none.
+    """
+    begin, end = prompt.rfind(_OPEN), prompt.rfind(_CLOSE)
+    if begin < 0 or end < begin:
+        raise DataError("expected a prompt with fenced data")
+    data = json.loads(prompt[begin + len(_OPEN) : end])
+    assert isinstance(data, dict)
+    return data
+
 
 TRIES = 3
 """How often an item is asked about, unless a caller says otherwise."""

@@ -1,18 +1,57 @@
-"""Text generators around others: a script, a meter of calls and tokens, kept answers."""
+"""Text generators around others: a script, a meter of calls and tokens, kept answers.
+
+Kept answers are dropped with the owner of the words in their prompts (a keyed hash, never a name), and none that comes
+after that is kept.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
-from finegrained_rlhf.core.generation.owners import AnswerOwner, answer_owner
 from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, generated, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
+
+
+@dataclass(frozen=True)
+class AnswerOwner:
+    """A user as those who keep answers know them.
+
+    Attributes:
+        name: a keyed hash of the user's name.
+        place: where the user's epoch is counted; few other users share it.
+        epoch: a number that is higher after each time the user was forgotten. Answers to prompts that were begun in an
+            earlier epoch are not kept.
+    """
+
+    name: str
+    place: str
+    epoch: int
+
+
+_owner: ContextVar[AnswerOwner | None] = ContextVar("answer_owner", default=None)
+
+
+@contextmanager
+def asked_for(owner: AnswerOwner) -> Iterator[None]:
+    """All that is asked within, in this thread or task, holds the words of an owner, as they were when it began."""
+    token = _owner.set(owner)
+    try:
+        yield
+    finally:
+        _owner.reset(token)
+
+
+def answer_owner() -> AnswerOwner | None:
+    """Whose words a prompt holds that is asked now; None: nobody has said so."""
+    return _owner.get()
 
 
 class ScriptedGenerator:

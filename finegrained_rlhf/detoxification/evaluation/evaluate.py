@@ -17,15 +17,14 @@ from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.detoxification.evaluation.job import EvaluateDetox
 from finegrained_rlhf.detoxification.evaluation.perplexity import LARGEST, JudgedText, JudgeModel
+from finegrained_rlhf.inference.config import oracle_rates
 from finegrained_rlhf.inference.evaluate import outputs_of, unencoded_prompts
 from finegrained_rlhf.inference.generate import open_generator
 from finegrained_rlhf.inference.generator import Answering, Response, respond
 from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.inference.measure import repeated_share
-from finegrained_rlhf.inference.monitor import oracle_rates
 from finegrained_rlhf.metrics.functions import perplexity_of
-from finegrained_rlhf.rewards.texts.protocol import TextScorer
-from finegrained_rlhf.rewards.texts.scoring import known_scores
+from finegrained_rlhf.rewards.texts import TextScorer, known_scores
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer
 from finegrained_rlhf.runtime.processes import Processes
 

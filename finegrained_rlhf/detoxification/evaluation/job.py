@@ -10,8 +10,8 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import DataName, InputFile, ModelName, OutputFile, Seed, at_least, harmless
 from finegrained_rlhf.core.records import Sample
-from finegrained_rlhf.inference.monitor import ResponseMonitor
-from finegrained_rlhf.rewards.texts.protocol import TextScorer
+from finegrained_rlhf.inference.config import ResponseMonitor
+from finegrained_rlhf.rewards.texts import TextScorer
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig

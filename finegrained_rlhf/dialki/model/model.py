@@ -22,10 +22,13 @@ from finegrained_rlhf.dialki.inputs.batches import DialkiBatch
 from finegrained_rlhf.dialki.model.config import DialkiConfig
 from finegrained_rlhf.dialki.model.heads import DialkiHeads, HistoryScores, NextScores, Vectors
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
-from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
-from finegrained_rlhf.models.encoders.markers import add_markers
-from finegrained_rlhf.models.encoders.model import EncoderModel
-from finegrained_rlhf.models.encoders.positions import repeat_positions
+from finegrained_rlhf.models.encoders.model import (
+    EncoderModel,
+    add_markers,
+    input_limit,
+    open_encoder,
+    repeat_positions,
+)
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 
 RECORD = "dialki.json"

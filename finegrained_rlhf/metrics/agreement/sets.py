@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from finegrained_rlhf.metrics.agreement.counts import MatchCounts
-from finegrained_rlhf.text.scores import bag_f1
-from finegrained_rlhf.text.span_f1 import word_tokens
+from finegrained_rlhf.text.scores import bag_f1, word_tokens
 
 
 def set_matches(first: Collection[Hashable], second: Collection[Hashable]) -> MatchCounts:

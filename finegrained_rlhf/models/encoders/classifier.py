@@ -15,9 +15,8 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import pad_rows
-from finegrained_rlhf.models.encoders.loading import input_limit
-from finegrained_rlhf.models.encoders.model import EncoderModel
-from finegrained_rlhf.models.encoders.reading import Activation
+from finegrained_rlhf.models.config import Activation
+from finegrained_rlhf.models.encoders.model import EncoderModel, input_limit
 from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory, read_model_config
 from finegrained_rlhf.text.plain_text import TooLong
 

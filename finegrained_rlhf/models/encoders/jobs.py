@@ -42,7 +42,7 @@ class MakeLongformer(Settings):
             ModelError: `model` is no BERT or RoBERTa with a table of positions.
             ConfigError: `max_length` is less than the source reads.
         """
-        from finegrained_rlhf.models.encoders.longformer import make_longformer
+        from finegrained_rlhf.models.encoders.conversions import make_longformer
 
         return make_longformer(self)
 
@@ -68,6 +68,6 @@ class ConvertDPR(Settings):
             ModelError: the file is missing, damaged, holds anything but weights and plain values, or its weights are
                 not those of two BERTs of the configuration of `model`.
         """
-        from finegrained_rlhf.models.encoders.dpr_checkpoint import convert_dpr
+        from finegrained_rlhf.models.encoders.conversions import convert_dpr
 
         return convert_dpr(self)

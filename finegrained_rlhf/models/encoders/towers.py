@@ -20,8 +20,7 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
-from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
-from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.encoders.model import EncoderModel, input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.text.plain_text import plain_token_ids
 

@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
-from finegrained_rlhf.core.generation.owners import AnswerOwner, asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text
-from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
+from finegrained_rlhf.core.generation.wrappers import AnswerOwner, asked_for, drop_kept_answers
 from finegrained_rlhf.personalization.edits import EDIT, EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.prompts import LONGEST_TEXT, ask_for, ask_for_text
 from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteIndex

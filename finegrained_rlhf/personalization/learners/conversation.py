@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.owners import asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import Field, ReplySchema, Text, Texts
+from finegrained_rlhf.core.generation.wrappers import asked_for
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, MemoryAgent
 from finegrained_rlhf.personalization.selection import FeedbackRemark, SourceDocument
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle

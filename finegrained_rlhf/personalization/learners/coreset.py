@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.owners import AnswerOwner
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
+from finegrained_rlhf.core.generation.wrappers import AnswerOwner, drop_kept_answers
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.learners.conversation import ConversationAgent, PossibleAnswers
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from finegrained_rlhf.core.generation.owners import AnswerOwner
+from finegrained_rlhf.core.generation.wrappers import AnswerOwner
 from finegrained_rlhf.personalization.store.records import (
     ConsentError,
     Event,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from finegrained_rlhf.core.generation.owners import AnswerOwner
+from finegrained_rlhf.core.generation.wrappers import AnswerOwner
 from finegrained_rlhf.personalization.store.records import Consent, Event, MemoryLimits, Note, NoteChange
 
 

@@ -9,7 +9,7 @@ import hmac
 import time
 from functools import cached_property
 
-from finegrained_rlhf.core.generation.owners import AnswerOwner
+from finegrained_rlhf.core.generation.wrappers import AnswerOwner
 from finegrained_rlhf.core.sqlite import MARK_UNFINISHED
 from finegrained_rlhf.personalization.store.handle import SqlDatabase, SqlHandle, SqlSession
 from finegrained_rlhf.personalization.store.records import Consent, ConsentError, ForgottenUserError, MemoryLimits

@@ -39,7 +39,7 @@ def output_directory(case: Case) -> Iterator[Finding]:
 
 
 def _start(run: RunDirectory, keys: Mapping[str, Any]) -> Finding:
-    """From which step the run would go on, as `runtime/loop/start.py` will decide it, without touching a file."""
+    """From which step the run would go on, as `runtime/loop/checkpoints.py` will decide it, without touching a file."""
     resume, total = str(keys["resume"]), int(keys["total_steps"])
     if resume == "never":
         if not run.is_run():

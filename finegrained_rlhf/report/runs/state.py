@@ -16,8 +16,7 @@ from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.runtime.directory.lock import is_locked
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.checkpoints import LOOP_STATE, MANIFEST, CheckpointStore
-from finegrained_rlhf.runtime.loop.start import exported_step
+from finegrained_rlhf.runtime.loop.checkpoints import LOOP_STATE, MANIFEST, CheckpointStore, exported_step
 
 Status = Literal["running", "finished", "stopped early", "resumable", "not resumable", "not started", "damaged"]
 RECENT_SECONDS = 120.0

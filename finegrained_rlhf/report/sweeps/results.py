@@ -18,7 +18,7 @@ from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.report.charts.plots import INK, load_pyplot
 from finegrained_rlhf.report.sweeps.markdown import metric_words, sweep_table_page
 from finegrained_rlhf.report.sweeps.page import sweep_page
-from finegrained_rlhf.runtime.loop.start import exported_step
+from finegrained_rlhf.runtime.loop.checkpoints import exported_step
 from finegrained_rlhf.text.tables import summarise_rows
 
 # Okabe and Ito's colours, which the colour-blind tell apart; trained points first, each baseline with its own marker.

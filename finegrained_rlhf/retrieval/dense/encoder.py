@@ -24,7 +24,7 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError, ModelError
 from finegrained_rlhf.core.hub import place_of_model
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
-from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
+from finegrained_rlhf.models.encoders.model import input_limit, open_encoder
 from finegrained_rlhf.models.encoders.towers import TextTower, TwoTowers
 from finegrained_rlhf.models.from_disk import open_sentence_transformer
 from finegrained_rlhf.models.loading import load_tokenizer

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.policy import Policy, PromptMemory
-from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
-from finegrained_rlhf.rollout.mixers.gedi import GeDi
+from finegrained_rlhf.rollout.mixers.gedi import ClassCodes, GeDi
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
 
 

@@ -1,24 +1,70 @@
 """GeDi (Krause et al., 2021): a policy's tokens weighed by what a class-conditional language model says of a class.
 
-The model reads a text behind the code of a class; Bayes' rule over two codes says, for every next token, how probable
-the wanted class is of the text that it would make.
+The model reads a text behind the code of a class, which `ClassCodes` keeps beside its weights; Bayes' rule over two
+codes says, for every next token, how probable the wanted class is of the text that it would make.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.markers import ModelName, above, at_least, at_most, below
 from finegrained_rlhf.models.loading import model_directory
-from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.rollout.mixers.protocol import Mixing, guide, ready
 
 if TYPE_CHECKING:
     from finegrained_rlhf.models.policy import Policy, PromptMemory
     from finegrained_rlhf.rollout.steppers.base import OpenStepper
+
+
+FILE = "class_codes.json"
+
+
+@dataclass(frozen=True)
+class ClassCodes:
+    """The codes of a class-conditional language model.
+
+    Attributes:
+        codes: of each class the token ids that stand before its texts, at least one.
+        scale: factor of the mean log-probability of a text in the logit of its class; trained.
+    """
+
+    codes: Mapping[str, tuple[int, ...]]
+    scale: float = 1.0
+
+    @classmethod
+    def read(cls, directory: Path) -> ClassCodes:
+        """Those beside a model.
+
+        Raises:
+            ModelError: there is no file of codes, or it is damaged.
+        """
+        path = directory / FILE
+        if not path.is_file():
+            raise ModelError(
+                f"{directory}: no class-conditional language model (expected {FILE}, as finegrained train-gedi does)"
+            )
+        record = read_json(path)
+        try:
+            codes = {str(name): tuple(int(i) for i in ids) for name, ids in record["codes"].items()}
+            scale = float(record["scale"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ModelError(f"{path}: expected codes, token ids by class, and a scale") from None
+        if len(codes) < 2 or not all(codes.values()):
+            raise ModelError(f"{path}: expected two classes or more, each with a token")
+        return cls(codes, scale)
+
+    def write(self, directory: Path) -> None:
+        """Write them beside a model."""
+        write_json(
+            directory / FILE, {"codes": {name: list(ids) for name, ids in self.codes.items()}, "scale": self.scale}
+        )
 
 
 @dataclass

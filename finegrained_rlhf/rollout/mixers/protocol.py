@@ -1,6 +1,6 @@
 """What changes a policy's next-token logits while it decodes: DExperts, GeDi, a word list.
 
-`rollout/mixers/stepper.py` puts a mixer behind a stepper, so that every engine of ours can use it.
+`rollout/mixers/steppers.py` puts a mixer behind a stepper, so that every engine of ours can use it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The training loop that every trainer shares: resume, metrics, validation, checkpoints, export.
 
-Knows steps and files. Knows no model and no loss: a `Trainable` does the work of a step, which must follow from
-(seed, step, rank) and its saved state alone; then a run that was killed ends like one that was not.
+Knows steps and files. Knows no model and no loss: a `Trainable` does the work of a step, which must follow from (seed,
+step, rank) and its saved state alone; then a run that was killed ends like one that was not. Gradients are summed over
+processes, never averaged back into one model: processes that start from different parameters, or update them
+differently, would go on apart without any other sign, so the loop compares hashes of what they hold.
 """
 
 from __future__ import annotations
@@ -10,33 +12,96 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.files import Write, atomic_directory, read_json, write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.console import TrainingProgress
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.agreement import check_agreement
 from finegrained_rlhf.runtime.loop.checkpoints import (
+    EXPORT_RECORD,
     CheckpointStore,
     Checksums,
     DiskFullError,
     LoopState,
+    Start,
     complete,
+    exported_step,
+    find_start,
+    make_ready,
     reporting_full_disk,
 )
 from finegrained_rlhf.runtime.loop.forecast import first_step
-from finegrained_rlhf.runtime.loop.start import EXPORT_RECORD, Start, exported_step, find_start, make_ready
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.loop.writing import BackgroundWriter, Writing
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sinks import MetricSinks
 
 logger = logging.getLogger(__name__)
+
+# Odd factors, so that multiplying by them is a bijection of 64-bit words (SplitMix64's, as signed numbers).
+_ELEMENT, _PLACE = -0x61C8864680B583EB, -0x40A7B892E31B1A47
+_CHUNK = 1 << 22
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@torch.no_grad()
+def parameter_hash(parameter: Tensor) -> Tensor:
+    """A 64-bit hash of a tensor's exact bits, computed where the tensor lies.
+
+    h = Σ_i mix(b_i, i) mod 2⁶⁴, with b_i the bits of element i as an integer. Sums of integers do not depend on their
+    order, so that every device gives the same number; mix is a bijection of b_i for each i, so that one changed element
+    always changes the sum.
+
+    Args:
+        parameter: any shape and dtype.
+
+    Returns:
+        int64 scalar on the parameter's device.
+    """
+    bits = parameter.detach().reshape(-1).view(_BITS[parameter.element_size()])
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for start in range(0, bits.numel(), _CHUNK):
+        part = bits[start : start + _CHUNK].to(torch.int64)
+        places = torch.arange(start, start + part.numel(), dtype=torch.int64, device=bits.device)
+        mixed = part * _ELEMENT + places * _PLACE
+        mixed = (mixed ^ ((mixed >> 31) & 0x1FFFFFFFF)) * _PLACE  # a logical shift
+        total += (mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)).sum()
+    return total
+
+
+def check_agreement(parameters: Mapping[str, Tensor], processes: Processes, step: int) -> None:
+    """Compare the hashes of all parameters over all processes; every process must call this.
+
+    Args:
+        parameters: what is trained, by name, of any shapes, in the same order in every process.
+        processes: of the run.
+        step: the training step after which this is, for the message.
+
+    Raises:
+        ConsistencyError: in all processes alike, when one of them holds other values than the main process.
+    """
+    if processes.count == 1:
+        return
+    names = list(parameters)
+    hashes = torch.stack([parameter_hash(p).cpu() for p in parameters.values()]).tolist() if names else []
+    first, *others = processes.gather_objects([list(zip(names, hashes, strict=True))])
+    for rank, digests in enumerate(others, start=1):
+        differing = [name for name, value in first if (name, value) not in set(digests)]
+        if differing or len(digests) != len(first):
+            raise ConsistencyError(
+                f"step {step}: process {rank} does not hold the trained parameters of process 0 "
+                f"({len(differing)} of {len(first)} differ{', first ' + differing[0] if differing else ''}); "
+                "expected the same bits in every process, so nothing is trained or saved from here on"
+            )
+
 
 __all__ = ["EXPORT_RECORD", "LoopConfig", "LoopResult", "Trainable", "run_loop"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.generation.owners import AnswerOwner
+from finegrained_rlhf.core.generation.wrappers import AnswerOwner
 from finegrained_rlhf.core.sqlite import MARK_UNFINISHED, UNFINISHED, execute_patiently, overwrite_deleted
 
 _SCHEMA = (

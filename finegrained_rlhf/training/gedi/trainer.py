@@ -20,7 +20,7 @@ from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
 from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.saving import policy_to_save
-from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
+from finegrained_rlhf.rollout.mixers.gedi import ClassCodes
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes

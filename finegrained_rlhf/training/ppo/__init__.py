@@ -6,8 +6,8 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "CompatConfig": "config",
-        "GAE": "advantages.gae",
-        "GroupAdvantages": "advantages.group",
+        "GAE": "advantages",
+        "GroupAdvantages": "advantages",
         "KLConfig": "config",
         "PPOConfig": "config",
         "TrainPPO": "job",

@@ -9,8 +9,7 @@ from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.records import Experience, ImportanceWeights, RewardTrace, Rollout
 from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.stats import Reduce
-from finegrained_rlhf.training.ppo.advantages.gae import GAE
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, RewardedRollout
+from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, RewardedRollout
 from finegrained_rlhf.training.ppo.config import PPOConfig
 
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import DataName, at_least, harmless
-from finegrained_rlhf.inference.monitor import ResponseMonitor
+from finegrained_rlhf.inference.config import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.chat import PromptConfig
-from finegrained_rlhf.training.ppo.advantages.gae import GAE
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, check_values
+from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, check_values
 from finegrained_rlhf.training.ppo.config import PPOConfig
 
 if TYPE_CHECKING:

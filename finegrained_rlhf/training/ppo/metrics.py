@@ -1,19 +1,216 @@
-"""What is told of a training step: responses, rewards by segment, alignment, KL, values and explained variance."""
+"""What is told and kept of a training step.
+
+Told are responses, rewards by segment, alignment, KL, values, explained variance, and components whose satisfied
+segments are trained away. An advantage is what a token earns beyond a baseline, over all components. Where one
+component outweighs another, or a baseline is too high, the segments that satisfy the other get advantages at or below 0
+most of the time: its reward is in the sum, and yet nobody learns it. That warning is a reason to look at weights, no
+proof. Kept are the responses as rows of a file: enough to colour them, and to weigh their rewards anew later.
+"""
 
 from __future__ import annotations
 
-import torch
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from finegrained_rlhf.core.records import Experience, RewardTrace, Rollout
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.records import ComponentTrace, Experience, RewardTrace, Rollout
 from finegrained_rlhf.inference.measure import StepMetrics, repetition
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rewards.penalties import PENALTIES
 from finegrained_rlhf.rewards.placement import EMPTY
 from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rl.stats import Reduce, masked_mean, masked_var
+from finegrained_rlhf.runtime.directory.samples import IMPORTANCE, SampleRecord, SampleSegment, SampleTokens
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
 from finegrained_rlhf.training.importance import ImportanceMetrics
-from finegrained_rlhf.training.suppression import describe_suppression
+
+logger = logging.getLogger(__name__)
+
+WINDOW = 20
+"""Training steps that are looked at together."""
+ENOUGH = 50
+"""Satisfied segments within the window from which on a share of them means something."""
+
+
+def describe_suppression(experience: Experience, metrics: StepMetrics) -> None:
+    """Add two numbers a component: its satisfied segments, and the share of them that is trained away.
+
+    `satisfied/NAME` is the mean number of segments a response that earn more than 0 after their weight;
+    `suppressed/NAME` the share of those whose tokens have a mean advantage, over all components, of 0 or less. The
+    tokens of a segment are those after the component's segment before it. A response whose advantages are all 0, since
+    no response to its prompt was better than another, teaches nothing and counts in neither.
+    """
+    rows = experience.rollout.response_mask.shape[0]
+    advantages = experience.advantages.double()
+    before = advantages.cumsum(dim=1) - advantages
+    teaching = (experience.advantages != 0).any(dim=1).tolist()
+    for name, component in experience.trace.components.items():
+        satisfied = suppressed = 0
+        for row in range(rows):
+            if teaching[row]:
+                for advantage in _of_satisfied(component, row, before, advantages):
+                    satisfied += 1
+                    suppressed += advantage <= 0
+        metrics.add(f"satisfied/{name}", satisfied, rows)
+        metrics.add(f"suppressed/{name}", suppressed, satisfied)
+
+
+def _of_satisfied(component: ComponentTrace, row: int, before: Tensor, advantages: Tensor) -> list[float]:
+    """The sum of the advantages of each satisfied segment's tokens; of its sign alone use is made."""
+    tokens = sorted(set(component.tokens[row]))
+    if not tokens:
+        return []
+    earned = component.weighted[row].tolist()
+    starts, sums = before[row].tolist(), (before[row] + advantages[row]).tolist()
+    firsts = [0, *(token + 1 for token in tokens[:-1])]
+    return [sums[last] - starts[first] for first, last in zip(firsts, tokens, strict=True) if earned[last] > 0]
+
+
+class SuppressionWatch:
+    """Warns once in a run of each suppressed component, by the metrics of its latest steps.
+
+    Args:
+        processes: of the run; the main process warns.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._steps: deque[Mapping[str, float]] = deque(maxlen=WINDOW)
+        self._warned: set[str] = set()
+
+    def warn(self, metrics: Mapping[str, float]) -> None:
+        """Take in the metrics of a training step, and log what its window says."""
+        self._steps.append(metrics)
+        for name, (share, count) in suppressed_components(list(self._steps)).items():
+            if name not in self._warned and self._processes.is_main:
+                self._warned.add(name)
+                logger.warning(
+                    "suppressed component? %s: %.0f%% of %.0f segments that earned a positive reward in the last %d "
+                    "steps got an advantage of 0 or less in total; see reward.weights.%s and the heat map of its share "
+                    "in the advantages",
+                    name,
+                    100 * share,
+                    count,
+                    len(self._steps),
+                    name,
+                )
+
+
+def suppressed_components(steps: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """Components of whose satisfied segments more than half were trained away, by more than chance.
+
+    More than chance is two standard errors of a share of one half, 1 / √n of n segments. Penalties for form, which are
+    never satisfied, are left out.
+
+    Args:
+        steps: metrics of training steps (`describe_suppression`), with `episodes_per_step`.
+
+    Returns:
+        The share that was trained away and the number of satisfied segments, by component.
+    """
+    names = {key.partition("/")[2] for step in steps for key in step if key.startswith("suppressed/")}
+    suppressed = {}
+    for name in sorted(names - set(PENALTIES)):
+        counts = [step.get(f"satisfied/{name}", 0.0) * step["episodes_per_step"] for step in steps]
+        total = sum(counts)
+        lost = sum(n * step.get(f"suppressed/{name}", 0.0) for n, step in zip(counts, steps, strict=True))
+        if total >= ENOUGH and lost / total > 0.5 + total**-0.5:
+            suppressed[name] = (lost / total, total)
+    return suppressed
+
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class KeptSamples:
+    """Which responses of a run are written down with their rewards.
+
+    Attributes:
+        every: training steps from one file to the next.
+        rows: at most so many responses of a step.
+        of_validation: so many greedy responses of every validation.
+    """
+
+    every: int = 10
+    rows: int = 64
+    of_validation: int = 16
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.rows < 0 or self.of_validation < 0:
+            raise ConfigError(f"kept samples: need every >= 1, rows >= 0 and of_validation >= 0, got {self}")
+
+
+def write_step_samples(path: Path, experience: Experience, rows: int, processes: Processes) -> None:
+    """Write at most `rows` responses of a step, equally many of each process; every process must call this."""
+    share = -(-rows // processes.count)
+    gathered = processes.gather_objects(sample_rows(experience)[:share])
+    if processes.is_main:
+        write_jsonl(path, gathered[:rows])
+
+
+def sample_rows(experience: Experience) -> list[dict[str, Any]]:
+    """The lines of the file, one a response; the numbers of tokens are rounded to six digits."""
+    return [sample.row() for sample in kept_samples(experience)]
+
+
+def kept_samples(experience: Experience) -> list[SampleRecord]:
+    """The responses of a step with their segments and the numbers of their tokens."""
+    rollout = experience.rollout
+    kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, rollout.response_mask)
+    tensors = {"kl": kl, "value": experience.values, "reward": experience.rewards}
+    if experience.shares or experience.values is not None:
+        tensors["advantage"] = experience.advantages
+    if experience.importance is not None:
+        tensors[IMPORTANCE] = experience.importance.weights
+    numbers = {name: _rounded(tensor) for name, tensor in tensors.items() if tensor is not None}
+    shares = {name: _rounded(tensor) for name, tensor in experience.shares.items()}
+    indices, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()
+    return [
+        SampleRecord(
+            id=prompt.id,
+            prompt=prompt.text,
+            sample=indices[row],
+            text=rollout.texts[row],
+            segments=[
+                segment
+                for name, component in experience.trace.components.items()
+                for segment in _segments(name, component, row)
+            ],
+            unscored=[
+                name for name, component in experience.trace.components.items() if row in component.scores.unscored
+            ],
+            tokens=SampleTokens(
+                list(rollout.token_ends[row]),
+                {name: table[row][: lengths[row]] for name, table in numbers.items()},
+                {name: table[row][: lengths[row]] for name, table in shares.items()},
+            ),
+        )
+        for row, prompt in enumerate(rollout.row_prompts())
+    ]
+
+
+def _rounded(tensor: Tensor) -> list[list[float]]:
+    return [[round(value, _DIGITS) for value in row] for row in tensor.float().tolist()]
+
+
+def _segments(name: str, component: ComponentTrace, row: int) -> list[SampleSegment]:
+    scores, weight = component.scores, component.weight_of(row)
+    parts = (scores.spans[row], component.tokens[row], scores.values[row], component.normalised_values[row])
+    return [
+        SampleSegment(name, start, end, raw, weight * normalised, token, normalised)
+        for (start, end), token, raw, normalised in zip(*parts, strict=True)
+    ]
+
 
 _AUDITED = 4
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.inference.monitor import ResponseMonitor
+from finegrained_rlhf.inference.config import ResponseMonitor
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.models.weights.reference import ReferencePolicy

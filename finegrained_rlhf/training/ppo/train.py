@@ -19,9 +19,9 @@ from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.ppo.job import TrainPPO
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.samples import KeptSamples
 
 logger = logging.getLogger(__name__)
 

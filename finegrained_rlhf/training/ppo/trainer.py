@@ -24,16 +24,20 @@ from finegrained_rlhf.training.checks import check_ratio, check_start, largest_l
 from finegrained_rlhf.training.hacking import HackingWatch
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
-from finegrained_rlhf.training.ppo.advantages.gae import GAE
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
+from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience, without_advantages
-from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_responses, step_metrics
+from finegrained_rlhf.training.ppo.metrics import (
+    KeptSamples,
+    SuppressionWatch,
+    audit_trace,
+    describe_responses,
+    step_metrics,
+    write_step_samples,
+)
 from finegrained_rlhf.training.ppo.parts import PPOParts
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer, ScoredRollout
 from finegrained_rlhf.training.ppo.update import PPOUpdate
-from finegrained_rlhf.training.samples import KeptSamples, write_step_samples
-from finegrained_rlhf.training.suppression import SuppressionWatch
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from finegrained_rlhf.core.markers import DataName, above, at_least, below, harmless
-from finegrained_rlhf.inference.monitor import ResponseMonitor
+from finegrained_rlhf.inference.config import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun

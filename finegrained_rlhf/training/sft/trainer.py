@@ -13,9 +13,9 @@ from torch import nn
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
+from finegrained_rlhf.inference.config import ResponseMonitor
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generator import Answering, PolicyGenerator
-from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary

@@ -19,7 +19,7 @@ from finegrained_lab.pretrained.prepare import PRETRAINED, RECORD, PrepareModels
 from finegrained_lab.pretrained.wheels import WheelUnavailableError, file_in_wheel
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.feedback.reading import write_feedback
-from finegrained_rlhf.models.encoders.loading import open_encoder
+from finegrained_rlhf.models.encoders.model import open_encoder
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig

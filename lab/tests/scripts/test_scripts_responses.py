@@ -10,8 +10,7 @@ from script_runs import run_script
 from finegrained_lab.worlds.dialogue.dialogues import DialogueWorldConfig
 from finegrained_lab.worlds.dialogue.make import MakeDialogueWorld
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.models.tiny.config import TinyBertConfig, TinyT5Config
-from finegrained_rlhf.models.tiny.make import MakeTinyModels
+from finegrained_rlhf.models.tiny import MakeTinyModels, TinyBertConfig, TinyT5Config
 
 pytestmark = pytest.mark.scripts
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from finegrained_rlhf.metrics.agreement import MatchCounts, correction_f1, pooled_f1, set_f1, set_matches
-from finegrained_rlhf.text.span_f1 import word_tokens
+from finegrained_rlhf.text.scores import word_tokens
 
 
 def test_sets_by_hand() -> None:

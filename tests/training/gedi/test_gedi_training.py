@@ -19,7 +19,7 @@ from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.logprobs import TokenLogprobs
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyT5Config
-from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
+from finegrained_rlhf.rollout.mixers.gedi import ClassCodes
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes

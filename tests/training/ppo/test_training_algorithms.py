@@ -21,10 +21,10 @@ from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, check_values
+from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator, check_values
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.samples import KeptSamples
 
 LOSS_KL = KLConfig(place="loss", estimator="k3", beta=0.04)
 CASES: dict[str, tuple[AdvantageEstimator, dict[str, Any]]] = {

@@ -19,7 +19,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience, without_advantages
-from finegrained_rlhf.training.suppression import SuppressionWatch, describe_suppression, suppressed_components
+from finegrained_rlhf.training.ppo.metrics import SuppressionWatch, describe_suppression, suppressed_components
 
 NO_KL = PPOConfig(kl=KLConfig(place="loss"))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import ComponentTrace, RewardTrace, Rollout, Sample, SegmentScores
 from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, RewardedRollout
+from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator, RewardedRollout
 from finegrained_rlhf.training.ppo.config import PPOConfig
 
 Response = tuple[int, ...]

@@ -30,9 +30,9 @@ from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig
+from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.training.ppo.parts import PPOData
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.samples import KeptSamples
 
 
 def weights(trainer: PPOTrainer) -> dict[str, Tensor]:

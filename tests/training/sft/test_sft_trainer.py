@@ -23,8 +23,7 @@ from finegrained_rlhf.metrics import rouge_lsum
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
-from finegrained_rlhf.models.tiny.make import MakeTinyModels
+from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyLlamaConfig, TinyT5Config
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from finegrained_lab.worlds.bios.lexicon import StatedFact, asked_for, facts_of, stated_in, statement
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.generation.fence import fenced_data
+from finegrained_rlhf.core.generation.asking import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.core.generation.wrappers import MemoryAnswers

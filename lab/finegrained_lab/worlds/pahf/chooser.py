@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from finegrained_lab.worlds.pahf.lexicon import KINDS, has_value, matter_of, note_of
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.generation.fence import fenced_data
+from finegrained_rlhf.core.generation.asking import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.core.markers import Seed, at_least, at_most

@@ -23,7 +23,7 @@ from finegrained_lab.worlds.style.styles import (
     style_of,
 )
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.generation.fence import fenced_data
+from finegrained_rlhf.core.generation.asking import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.core.markers import Seed, at_least, at_most

@@ -19,7 +19,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialogue.records import Knowledge
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 
 
 def small(path: str = "unused", **changes: Any) -> MakeDialogueWorld:

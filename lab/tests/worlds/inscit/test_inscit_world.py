@@ -34,7 +34,7 @@ from finegrained_rlhf.inscit.data.records import (
     turns_of,
 )
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25Index
 from finegrained_rlhf.retrieval.passages.pages import MakeCorpus
 

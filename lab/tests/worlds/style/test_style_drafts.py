@@ -21,7 +21,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 
 CONTEXT = "Cooks stir soups once again. Guests taste breads every year. Bakers roast onions in silence."
 SENTENCES = ["Cooks stir soups once again.", "Guests taste breads every year.", "Bakers roast onions in silence."]

@@ -23,7 +23,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.detoxification.prompts import read_continuation_prompts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.text.segmentation import shared_segmenter
 
 WORLD = ToneWorldConfig()

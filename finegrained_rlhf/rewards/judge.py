@@ -12,8 +12,7 @@ from string import Template
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.generation.asking import TRIES, Reply, ask_each
-from finegrained_rlhf.core.generation.fence import fenced
+from finegrained_rlhf.core.generation.asking import TRIES, Reply, ask_each, fenced
 from finegrained_rlhf.core.generation.outcomes import REPLY_ERRORS, Outcome
 from finegrained_rlhf.core.generation.schema import Choice, Records, ReplySchema, Text
 from finegrained_rlhf.core.markers import OutputFile

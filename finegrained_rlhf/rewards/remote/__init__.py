@@ -1,1 +1,0 @@
-"""Scorers that ask a service, or repeat what one said before; no score is ever made up."""

@@ -1,1 +1,0 @@
-"""From token rewards to advantages: an estimator an algorithm."""
