@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 from finegrained_rlhf.metrics.functions import error_free_share, finite_mean, rouge_lsum, sacre_bleu
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.metrics.bleu import SacreBLEU
-    from finegrained_rlhf.metrics.rouge import RougeLSum
-    from finegrained_rlhf.metrics.segments import ErrorFreeShare
+    from finegrained_rlhf.metrics.classes import ErrorFreeShare, RougeLSum, SacreBLEU
 
 __all__ = [
     "ErrorFreeShare",
@@ -26,15 +24,9 @@ __all__ = [
     "sacre_bleu",
 ]
 
-_CLASSES = {
-    "RougeLSum": "rouge",
-    "SacreBLEU": "bleu",
-    "ErrorFreeShare": "segments",
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Import the metric class `name` on first use."""
-    if name not in _CLASSES:
+    """Import the metric class `name`, and `evaluate` with it, on first use."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_CLASSES[name]}"), name)
+    return getattr(import_module(f"{__name__}.classes"), name)

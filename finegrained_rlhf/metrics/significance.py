@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from finegrained_rlhf.core.errors import ConfigError
+from scipy.special import stdtr
 
 _CHUNK = 1 << 22  # signs drawn at once
 _EXACT = 12  # with so many clusters or fewer, every assignment of signs is gone through
@@ -51,7 +50,6 @@ def paired_test(
 
     Raises:
         ValueError: there is no question, the two differ in length, or `draws` is below 1.
-        ConfigError: scipy is not installed.
     """
     sums, sizes = cluster_sums(differences, clusters)
     t, p_t = clustered_t(sums, sizes)
@@ -91,9 +89,6 @@ def clustered_t(sums: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[
 
     Returns:
         t and p; None, None with fewer than two clusters or where the standard error is 0.
-
-    Raises:
-        ConfigError: scipy is not installed.
     """
     count, total = len(sums), float(sizes.sum())
     mean = float(sums.sum()) / total
@@ -101,10 +96,6 @@ def clustered_t(sums: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[
     square = count / (count - 1) * float(residuals @ residuals) / total**2 if count > 1 else 0.0
     if square <= 1e-24:  # rounding of equal differences
         return None, None
-    try:
-        from scipy.special import stdtr
-    except ImportError:
-        raise ConfigError("the t-test needs scipy: pip install -e '.[retrieval]' in a checkout") from None
     t = mean / math.sqrt(square)
     return t, float(2 * stdtr(count - 1, -abs(t)))
 

@@ -14,7 +14,7 @@ from finegrained_rlhf.conqrr.evaluation.scai import read_scai_run, read_scai_tru
 from finegrained_rlhf.conqrr.evaluation.scai_job import EvaluateScai
 from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.metrics.rouge1 import rouge1_recalls
+from finegrained_rlhf.metrics.functions import rouge1_recalls
 
 
 def truth_rows() -> list[dict[str, Any]]:

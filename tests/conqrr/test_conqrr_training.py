@@ -29,7 +29,7 @@ from finegrained_rlhf.conqrr.training.job import TrainConqrr
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation, fixed_batches
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.metrics.rouge1 import rouge1_scores
+from finegrained_rlhf.metrics.functions import rouge1_scores
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import CausalPolicy

@@ -1,4 +1,6 @@
-"""The figures of a project's agreement: of labels, spans, missing sentences, corrections and rankings.
+"""What each annotator's marks say of the units of an item, and how far annotators agree on it.
+
+Labels, spans, missing sentences, corrections and rankings.
 
 Where more than two people annotate an item, percent and κ are means over pairs of people, weighted by the units that
 both judge; α takes all at once.
@@ -7,13 +9,17 @@ both judge; α takes all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import combinations
+from dataclasses import asdict, dataclass
+from itertools import chain, combinations
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeVar
 
-from finegrained_rlhf.annotation.agreement.judged import JudgedItem
+from finegrained_rlhf.annotation.adjudication import by_item
+from finegrained_rlhf.annotation.project.items import AnnotationItem
+from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import Annotation
+from finegrained_rlhf.feedback.labels import SegmentRule
+from finegrained_rlhf.feedback.records import Feedback
 from finegrained_rlhf.metrics.agreement import (
     MatchCounts,
     bootstrap_interval,
@@ -31,9 +37,70 @@ from finegrained_rlhf.metrics.agreement import (
     prevalence,
     set_matches,
 )
+from finegrained_rlhf.text.segmentation import Segmenter
+
+MISSING = "missing"
+"""The unit "is anything missing from this answer?", beside the taxonomy's categories."""
+
+
+@dataclass(frozen=True)
+class JudgedItem:
+    """An item with what its annotators said.
+
+    Attributes:
+        item: what was annotated.
+        annotations: one an annotator, by name.
+        labels: of each category, and of `MISSING` where it is asked for, every annotator's labels of the units: 1 has
+            an error, 0 has none, None says nothing.
+    """
+
+    item: AnnotationItem
+    annotations: Mapping[str, Annotation]
+    labels: Mapping[str, Mapping[str, Sequence[int | None]]]
+
+
+def judged_items(annotations: Sequence[Annotation], project: Project, segmenter: Segmenter) -> list[JudgedItem]:
+    """The items of a project that somebody annotated, in the project's order."""
+    annotated = by_item(annotations)
+    rules = {name: SegmentRule.of_category(c, project.taxonomy) for name, c in project.taxonomy.categories.items()}
+    return [
+        _judged(project.items[name], annotated[name], project, rules, segmenter)
+        for name in project.items
+        if name in annotated
+    ]
+
+
+def _judged(
+    item: AnnotationItem,
+    judged: Sequence[Annotation],
+    project: Project,
+    rules: Mapping[str, SegmentRule],
+    segmenter: Segmenter,
+) -> JudgedItem:
+    people = {one.annotator: one for one in judged}
+    if item.marked is None:
+        return JudgedItem(item, people, {})
+    labels = {
+        name: unit_labels(rule, item, {who: one.feedback() for who, one in people.items()}, segmenter)
+        for name, rule in rules.items()
+    }
+    if project.taxonomy.missing and item.passages:
+        labels[MISSING] = {who: [int(bool(one.missing))] for who, one in people.items()}
+    return JudgedItem(item, people, labels)
+
+
+def unit_labels(
+    rule: SegmentRule, item: AnnotationItem, feedback: Mapping[str, Feedback], segmenter: Segmenter
+) -> dict[str, Sequence[int | None]]:
+    """Everybody's labels of the segments of an item's marked answer."""
+    assert item.marked is not None
+    text = item.answers[item.marked]
+    return {who: rule.label(text, one, segmenter).labels for who, one in feedback.items()}
+
 
 Items = Sequence[JudgedItem]
 Labels = Sequence[int | None]
+T = TypeVar("T")
 
 
 def people_of(items: Items) -> list[str]:
@@ -103,7 +170,7 @@ def label_agreement(items: Items, units: Sequence[str], draws: int, seed: int) -
 
 
 def _interval(
-    rows: Items, statistic: Callable[[Items], float | None], draws: int, seed: int
+    rows: Sequence[T], statistic: Callable[[Sequence[T]], float | None], draws: int, seed: int
 ) -> dict[str, float | None]:
     made = bootstrap_interval(rows, statistic, draws=draws, seed=seed)
     return {"value": made.value, "low": made.low, "high": made.high}
@@ -126,15 +193,12 @@ def span_agreement(items: Items, draws: int, seed: int) -> dict[str, Any]:
         "characters": character_matches,
     }
 
-    def pooled(drawn: Items, matches: Callable[..., MatchCounts], typed: bool) -> float | None:
-        return pooled_f1(matches(a.errors, b.errors, typed=typed) for _, a, b in _annotation_pairs(drawn))
+    def counted(matches: Callable[..., MatchCounts], typed: bool) -> list[list[MatchCounts]]:
+        return [[matches(a.errors, b.errors, typed=typed) for _, a, b in _annotation_pairs([row])] for row in rows]
 
     agreement: dict[str, Any] = {
         name + ("" if typed else "_untyped"): _interval(
-            rows,
-            lambda drawn, m=matches, t=typed: pooled(drawn, m, t),  # type: ignore[misc]
-            draws,
-            seed,
+            counted(matches, typed), lambda drawn: pooled_f1(chain.from_iterable(drawn)), draws, seed
         )
         for name, matches in senses.items()
         for typed in (True, False)

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from finegrained_rlhf.annotation.agreement.figures import (
+    MISSING,
+    JudgedItem,
     by_annotator,
+    judged_items,
     label_agreement,
     other_agreement,
     shared,
     span_agreement,
+    unit_labels,
 )
-from finegrained_rlhf.annotation.agreement.judged import MISSING, JudgedItem, judged_items, unit_labels
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import Annotation, annotations_of
 from finegrained_rlhf.core.errors import DataError

@@ -15,8 +15,7 @@ from tqdm import tqdm
 
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters
-from finegrained_rlhf.metrics.rouge1 import rouge1_scores
+from finegrained_rlhf.metrics.functions import repeated_bigram_share, rouge1_scores, words_with_letters
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
 from finegrained_rlhf.retrieval.runs import Judgements, in_trec_order

@@ -17,7 +17,7 @@ from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.checks import as_object, get_field, is_number, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.metrics.rouge1 import rouge1_recalls
+from finegrained_rlhf.metrics.functions import rouge1_recalls
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.runs import Run, in_trec_order

@@ -9,7 +9,7 @@ from finegrained_rlhf.conqrr.rewards.passages import PoolReward
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.metrics.rouge1 import rouge1_scores
+from finegrained_rlhf.metrics.functions import rouge1_scores
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes

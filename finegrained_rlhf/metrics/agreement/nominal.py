@@ -7,10 +7,11 @@ True, 1 and 1.0 are one label.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
+
+import krippendorff
 
 from finegrained_rlhf.metrics.detection import share
 
@@ -89,16 +90,13 @@ def krippendorff_alpha(ratings: Sequence[Labels], level: Level = "nominal") -> f
     Raises:
         ValueError: the rows differ in length, or a label is NaN or not hashable.
     """
-    totals: Counter[Hashable] = Counter()
-    apart = []
-    for labels, units in _by_unit(ratings).items():
-        if len(labels) > 1:
-            counts = Counter(labels)
-            apart.append(units * _ordered_pairs_apart(counts, level) / (len(labels) - 1))
-            for label, count in counts.items():
-                totals[label] += units * count
-    n, observed, expected = totals.total(), math.fsum(apart), _ordered_pairs_apart(totals, level)
-    return 1.0 - (n - 1) * observed / expected if expected else None
+    units = [Counter(labels) for labels in _by_unit(ratings).elements() if len(labels) > 1]
+    domain: list[Any] = list(sum(units, Counter()))
+    if len(domain) < 2:
+        return None
+    counts = [[unit[label] for label in domain] for unit in units]
+    values = domain if level == "interval" else range(len(domain))
+    return float(krippendorff.alpha(value_counts=counts, value_domain=values, level_of_measurement=level))
 
 
 def prevalence(ratings: Sequence[Labels]) -> dict[Hashable, float]:
@@ -119,16 +117,6 @@ def prevalence(ratings: Sequence[Labels]) -> dict[Hashable, float]:
         for label in labels:
             counts[label] += units
     return {label: count / counts.total() for label, count in counts.most_common()}
-
-
-def _ordered_pairs_apart(counts: Counter[Hashable], level: Level) -> float:
-    """How far all ordered pairs are apart: (Σ n_c)² − Σ n_c² of labels, 2 n Σ n_c c² − 2 (Σ n_c c)² of numbers."""
-    if level == "interval":
-        values: Any = counts
-        first = math.fsum(count * value for value, count in values.items())
-        second = math.fsum(count * value * value for value, count in values.items())
-        return 2 * (counts.total() * second - first * first)
-    return counts.total() ** 2 - sum(count * count for count in counts.values())
 
 
 def _paired(first: Labels, second: Labels) -> Counter[tuple[Hashable, ...]]:

@@ -9,7 +9,7 @@ import pytest
 from annotation_toy import ANSWER, LAKE, OTHER, export, item, project, span, task
 
 from finegrained_lab.worlds.factworld import SimulateAnnotators
-from finegrained_rlhf.annotation.agreement.judged import MISSING, judged_items
+from finegrained_rlhf.annotation.agreement.figures import MISSING, judged_items
 from finegrained_rlhf.annotation.agreement.measure import MeasureAgreement
 from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
 from finegrained_rlhf.annotation.reading.annotations import annotations_of

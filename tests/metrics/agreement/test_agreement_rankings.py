@@ -1,4 +1,4 @@
-"""Preferences and rankings: hand numbers, naive loops, scikit-learn and SciPy; the tests of order bias."""
+"""Preferences and rankings: hand numbers, naive loops and SciPy; the tests of order bias."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import cohen_kappa_score
 
 from finegrained_rlhf.feedback import records
 from finegrained_rlhf.metrics.agreement import (
     OrderConsistency,
-    binomial_p,
     mean_kendall_tau_b,
     order_bias,
     order_consistency,
-    preference_kappa,
     rankings,
     ranks_to_preferences,
 )
@@ -39,19 +36,11 @@ def test_values_and_pairs_are_those_of_the_feedback_records() -> None:
     assert tuple(combinations(range(4), 2)) == records.PAIR_ORDER
 
 
-def test_kappa_by_hand() -> None:
-    """1 1 2 0 and 1 2 2 0: A_o = 3/4, A_e = 2/4 · 1/4 + 1/4 · 2/4 + 1/4 · 1/4 = 5/16, κ = 7/11."""
-    assert preference_kappa([[1, 1], [2, 0]], [[1, 2], [2, 0]]) == pytest.approx(7 / 11)
-    assert preference_kappa([[0]], [[0]]) is None and preference_kappa([], []) is None
-
-
-def test_kappa_and_tau_are_the_libraries() -> None:
+def test_tau_is_scipys() -> None:
     rng = np.random.default_rng(8)
     undefined = 0
     for _trial in range(150):
         first, second = random_ranks(rng, 6), random_ranks(rng, 6)
-        ours, theirs = ([ranks_to_preferences(row) for row in person] for person in (first, second))
-        assert preference_kappa(ours, theirs) == pytest.approx(cohen_kappa_score(sum(ours, ()), sum(theirs, ())))
         taus = [float(stats.kendalltau(x, y, variant="b").statistic) for x, y in zip(first, second, strict=True)]
         for x, y, tau in zip(first, second, taus, strict=True):
             assert kendall_tau_b(x, y) == (None if math.isnan(tau) else pytest.approx(tau))
@@ -96,20 +85,6 @@ def test_consistency_equals_the_naive_count() -> None:
 def test_a_ranking_is_consistent_with_itself() -> None:
     ranks = random_ranks(np.random.default_rng(10), 20)
     assert order_consistency([ranks_to_preferences(row) for row in ranks], ranks).share == 1.0
-
-
-def test_binomial_by_hand() -> None:
-    """Of 5 throws 0 or 5 alike: 2/32; 1 or 4 and beyond: 12/32; the middle is certain."""
-    assert binomial_p(0, 5) == binomial_p(5, 5) == 2 / 32
-    assert binomial_p(1, 5) == binomial_p(4, 5) == 12 / 32
-    assert binomial_p(3, 5) == binomial_p(2, 4) == 1.0
-    assert binomial_p(0, 0) is None
-
-
-def test_binomial_is_scipys() -> None:
-    for n in (1, 2, 7, 30, 101, 1000, 2600):
-        for wins in {0, 1, n // 3, n // 2, (n + 1) // 2, n - n // 4, n}:
-            assert binomial_p(wins, n) == pytest.approx(stats.binomtest(wins, n).pvalue, rel=1e-9)
 
 
 def test_order_bias_by_hand() -> None:
@@ -169,10 +144,6 @@ def test_the_test_of_items_keeps_its_level_where_that_of_pairs_does_not() -> Non
     ("call", "message"),
     [
         (lambda: ranks_to_preferences([1, float("nan")]), "finite"),
-        (lambda: preference_kappa([[1]], []), "same items"),
-        (lambda: preference_kappa([[1]], [[1, 2]]), "item 0"),
-        (lambda: preference_kappa([[1], [3]], [[1], [2]]), "0 .tie."),
-        (lambda: preference_kappa([[-1]], [[1]]), "0 .tie."),
         (lambda: mean_kendall_tau_b([[1, 2]], [[1]]), "item 0"),
         (lambda: mean_kendall_tau_b([[1, 2]], [[1, float("inf")]]), "finite"),
         (lambda: order_consistency([[1]], []), "same items"),
@@ -183,7 +154,6 @@ def test_the_test_of_items_keeps_its_level_where_that_of_pairs_does_not() -> Non
         (lambda: order_bias([[1]], [[0, 0]]), "item 0: shown"),
         (lambda: order_bias([[1]], [[0, 1, 2]]), "3 pairs"),
         (lambda: order_bias([[5]], [[0, 1]]), "0 .tie."),
-        (lambda: binomial_p(3, 2), "cannot be"),
     ],
 )
 def test_bad_input_is_refused(call: object, message: str) -> None:

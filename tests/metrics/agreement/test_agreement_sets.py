@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from finegrained_rlhf.metrics.agreement import MatchCounts, correction_f1, pooled_f1, set_f1, set_matches
+from finegrained_rlhf.metrics.agreement import MatchCounts, correction_f1, pooled_f1, set_matches
 from finegrained_rlhf.text.scores import word_tokens
 
 
 def test_sets_by_hand() -> None:
     """Two of three and three sentences in common: 2 · 2 / 6."""
     first, second = {(1, 2), (1, 3), (4, 0)}, {(1, 2), (4, 0), (4, 1)}
-    assert set_f1(first, second) == pytest.approx(2 / 3)
+    assert set_matches(first, second).f1 == pytest.approx(2 / 3)
     assert set_matches(first, second) == MatchCounts(2, 3, 3)
     assert pooled_f1([set_matches(first, second), set_matches([], [])]) == pytest.approx(2 / 3)
 
 
 def test_two_people_who_find_nothing_missing_agree() -> None:
-    assert set_f1([], set()) == 1.0
-    assert set_f1([], [(1, 1)]) == set_f1([(1, 1)], []) == 0.0
+    assert set_matches([], set()).f1 == 1.0
+    assert set_matches([], [(1, 1)]).f1 == set_matches([(1, 1)], []).f1 == 0.0
 
 
 def test_an_element_counts_once() -> None:
-    assert set_f1([("答え", 1), ("答え", 1)], [("答え", 1)]) == 1.0
+    assert set_matches([("答え", 1), ("答え", 1)], [("答え", 1)]).f1 == 1.0
 
 
 def test_sets_equal_the_naive_count_and_scikit_learn() -> None:
@@ -34,14 +34,14 @@ def test_sets_equal_the_naive_count_and_scikit_learn() -> None:
         ours, theirs = (np.flatnonzero(flags).tolist() for flags in (first, second))
         same = sum(1 for a in ours for b in theirs if a == b)
         expected = 2 * same / (len(ours) + len(theirs)) if ours or theirs else 1.0
-        assert set_f1(ours, theirs) == pytest.approx(expected) == set_f1(theirs, ours)
+        assert set_matches(ours, theirs).f1 == pytest.approx(expected) == set_matches(theirs, ours).f1
         assert expected == pytest.approx(f1_score(first, second, zero_division=1.0))
 
 
 @pytest.mark.parametrize(("first", "second"), [("ab", {"a"}), ({"a"}, b"a"), ([[1]], [(1,)])])
 def test_what_is_no_set_is_refused(first: object, second: object) -> None:
     with pytest.raises(ValueError, match="element"):
-        set_f1(first, second)
+        set_matches(first, second)
 
 
 def test_corrections_by_hand() -> None:

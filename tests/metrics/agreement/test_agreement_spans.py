@@ -15,7 +15,6 @@ from finegrained_rlhf.metrics.agreement import (
     character_matches,
     exact_matches,
     matches_by_type,
-    mean_f1,
     overlap_matches,
     pooled_f1,
 )
@@ -163,12 +162,10 @@ def test_two_people_who_mark_nothing_agree(way: object) -> None:
 
 
 def test_f1_over_texts() -> None:
-    """F1 1 of nothing, 1 of one span each, 0 of three and one: pooled 2 · 1 / 6, mean 2/3."""
+    """F1 1 of nothing, 1 of one span each, 0 of three and one: pooled 2 · 1 / 6."""
     counts = [MatchCounts(0, 0, 0), MatchCounts(1, 1, 1), MatchCounts(0, 3, 1)]
     assert pooled_f1(counts) == pytest.approx(1 / 3)
-    assert mean_f1(counts) == pytest.approx(2 / 3)
-    assert pooled_f1(counts[:1]) is None and mean_f1(counts[:1]) == 1.0
-    assert pooled_f1([]) is None and mean_f1([]) is None
+    assert pooled_f1(counts[:1]) is None and pooled_f1([]) is None
 
 
 @pytest.mark.parametrize("way", WAYS)

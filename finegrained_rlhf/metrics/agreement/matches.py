@@ -1,13 +1,109 @@
-"""Agreement of two people's spans on one text: exact, by overlap with one-to-one matching, and by character."""
+"""Matches between what two people marked, and F1 of them: spans of one text, sets, and corrected texts.
+
+Spans match where they are equal, where they overlap (one to one), or by character.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Protocol
 
-from finegrained_rlhf.metrics.agreement.counts import MatchCounts
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from finegrained_rlhf.metrics.detection import share
+from finegrained_rlhf.text.scores import bag_f1, word_tokens
+
+
+@dataclass(frozen=True)
+class MatchCounts:
+    """How many marks two people made and how many of them match one to one.
+
+    Attributes:
+        matched: pairs that match.
+        first: marks of the first person (spans, characters or elements of a set).
+        second: marks of the second.
+
+    Raises:
+        ValueError: a count is below 0, or more pairs match than one of them has marks.
+    """
+
+    matched: int
+    first: int
+    second: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.matched <= min(self.first, self.second):
+            raise ValueError(f"{self.matched} matches of {self.first} and {self.second} marks cannot be")
+
+    @property
+    def f1(self) -> float:
+        """F1 = 2·matched / (first + second), in [0, 1]; the same whoever of the two is taken as the truth.
+
+        Two empty sets give 1: two people who both mark nothing agree. One empty set gives 0.
+        """
+        return 2 * self.matched / (self.first + self.second) if self.first + self.second else 1.0
+
+    def __add__(self, other: MatchCounts) -> MatchCounts:
+        """The counts of two texts together."""
+        return MatchCounts(self.matched + other.matched, self.first + other.first, self.second + other.second)
+
+
+def pooled_f1(counts: Iterable[MatchCounts]) -> float | None:
+    """Micro-averaged F1 = 2 Σ matched / Σ (first + second): every mark counts once, in whichever text it is.
+
+    Texts in which both mark nothing change nothing. Without true negatives it is the limit of κ as the number of
+    unmarked candidates grows (Hripcsak and Rothschild, 2005, Agreement, the F-measure, and reliability).
+
+    Args:
+        counts: of each text.
+
+    Returns:
+        A number in [0, 1]; None where nobody marked anything in any text, which is no evidence of agreement on marks.
+    """
+    total = sum(counts, MatchCounts(0, 0, 0))
+    return share(2 * total.matched, total.first + total.second)
+
+
+def set_matches(first: Collection[Hashable], second: Collection[Hashable]) -> MatchCounts:
+    """The elements of two sets and those in both, for `pooled_f1` and `mean_f1`.
+
+    Args:
+        first: one person's elements, such as (passage, sentence), or (type, passage, sentence) where the type must
+            agree too. An element that is given twice counts once.
+        second: the other's.
+
+    Raises:
+        ValueError: an element is not hashable, or one of the two is a text, which would count as its characters.
+    """
+    if isinstance(first, str | bytes) or isinstance(second, str | bytes):
+        raise ValueError("expected two sets of elements, got a text")
+    try:
+        first_set, second_set = frozenset(first), frozenset(second)
+    except TypeError:
+        raise ValueError("the elements of a set must be hashable") from None
+    return MatchCounts(len(first_set & second_set), len(first_set), len(second_set))
+
+
+def correction_f1(first: str, second: str) -> float:
+    """Token F1 of two corrections of one answer: 2·overlap / (m + n) over their bags of `word_tokens`, in [0, 1].
+
+    Upper and lower case are equal; articles and punctuation count, because corrections change them. Both begin with
+    the same answer, so that people who change little and different things still score high: read it beside the F1 of
+    each with the answer itself.
+
+    Args:
+        first: one person's corrected answer; may be empty.
+        second: the other's.
+
+    Returns:
+        1 where both are empty (both left nothing of the answer), 0 where one is.
+    """
+    return bag_f1(word_tokens(first), word_tokens(second))
 
 
 class MarkedSpan(Protocol):
@@ -53,8 +149,8 @@ def overlap_matches(
 ) -> MatchCounts:
     """The most pairs of spans that can be matched one to one where a pair needs IoU ≥ threshold.
 
-    IoU = |a ∩ b| / |a ∪ b| in characters. The matching is a maximum bipartite one (augmenting paths, exact), so that
-    its size depends neither on the order of the spans nor on who is first.
+    IoU = |a ∩ b| / |a ∪ b| in characters. The matching is a maximum bipartite one (Hopcroft and Karp, 1973, by scipy),
+    so that its size depends neither on the order of the spans nor on who is first.
 
     Args:
         first: one person's spans of a text.
@@ -71,11 +167,9 @@ def overlap_matches(
     if not 0.0 < threshold <= 1.0:
         raise ValueError(f"threshold must be in (0, 1], got {threshold}")
     _check(first, second)
-    partners = [
-        [j for j, b in enumerate(second) if (not typed or a.error_type == b.error_type) and _iou(a, b) >= threshold]
-        for a in first
-    ]
-    return MatchCounts(_maximum_matching(partners), len(first), len(second))
+    fits = [[(not typed or a.error_type == b.error_type) and _iou(a, b) >= threshold for b in second] for a in first]
+    partners = maximum_bipartite_matching(csr_array(fits), perm_type="column") if first and second else np.array([-1])
+    return MatchCounts(int(np.count_nonzero(partners >= 0)), len(first), len(second))
 
 
 def character_matches(first: Sequence[MarkedSpan], second: Sequence[MarkedSpan], *, typed: bool = True) -> MatchCounts:
@@ -143,33 +237,3 @@ def _characters(spans: Sequence[MarkedSpan], typed: bool) -> set[tuple[int, str 
 def _iou(a: MarkedSpan, b: MarkedSpan) -> float:
     common = max(0, min(a.end, b.end) - max(a.start, b.start))
     return common / (a.end - a.start + b.end - b.start - common)
-
-
-def _maximum_matching(partners: Sequence[Sequence[int]]) -> int:
-    """Size of the largest one-to-one matching; `partners` are the right nodes that each left node may take.
-
-    Every left node looks, breadth first, for an alternating path to a free right node (Berge, 1957).
-    """
-    taken_by: dict[int, int] = {}  # right node: its left node
-    for start in range(len(partners)):
-        came_from: dict[int, int] = {}  # right node: the left node that reached it first
-        queue = [start]
-        for left in queue:
-            fresh = [right for right in partners[left] if right not in came_from]
-            came_from.update((right, left) for right in fresh)
-            free = next((right for right in fresh if right not in taken_by), None)
-            if free is not None:
-                _take(free, start, came_from, taken_by)
-                break
-            queue.extend(taken_by[right] for right in fresh)
-    return len(taken_by)
-
-
-def _take(right: int, start: int, came_from: dict[int, int], taken_by: dict[int, int]) -> None:
-    """Turn the path that ends at `right` around: every left node on it takes the right node after it."""
-    left = came_from[right]
-    while left != start:
-        given_up = next(other for other, owner in taken_by.items() if owner == left)
-        taken_by[right] = left
-        right, left = given_up, came_from[given_up]
-    taken_by[right] = left
