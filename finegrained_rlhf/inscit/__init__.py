@@ -13,13 +13,10 @@ __getattr__, __dir__ = lazy_exports(
         "IdentifyEvidence": "identifier.identify",
         "InspectInscit": "data.inspection",
         "MakeDprData": "search",
-        "MakeHumanEvaluation": "human.tasks",
         "MakeIdentifierData": "identifier.data",
         "MakeReaderInputs": "reader.inputs",
         "MakeResponseTypes": "types",
-        "ReadHumanEvaluation": "human.tasks",
         "ReadReaderOutputs": "reader.outputs",
         "RetrieveEvidence": "search",
-        "ScoreHumanEvaluation": "human.score",
     },
 )

@@ -71,10 +71,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "measure_agreement": "measure how far annotators agree, and where not",
         "adjudicate": "make feedback records of annotations",
         "edits_to_feedback": "write users' edits of drafts as span feedback",
-        "read_public_feedback": "read RAGTruth, FavaBench, PRM800K or MQM as feedback",
-        "make_human_evaluation": "make tasks for people who rate INSCIT's systems",
-        "read_human_evaluation": "read what raters of INSCIT's systems exported",
-        "score_human_evaluation": "score ratings: means, who wins, how far raters agree",
     },
     "Learn from users at use time": {
         "show_user_memory": "show what is remembered of a user, and from what",

@@ -28,6 +28,10 @@ _RENAMED = {
 }
 _LEFT = {
     "finegrained_rlhf.annotation": ("finegrained_lab.experiments.annotation", ("JoinFeedback",)),
+    "finegrained_rlhf.annotation.readers": (
+        "finegrained_lab.published.feedback",
+        ("FavaBench", "MqmSpans", "Prm800k", "RagTruth", "ReadPublicFeedback"),
+    ),
     "finegrained_rlhf.conqrr": ("finegrained_lab.experiments.conqrr", ("WriteCanardCorpus",)),
     "finegrained_rlhf.detoxification": (
         "finegrained_lab.experiments.detox",
@@ -35,6 +39,10 @@ _LEFT = {
     ),
     "finegrained_rlhf.experiments.factworld": ("finegrained_rlhf.factworld", ("FactWorldReport",)),
     "finegrained_rlhf.feedback.gold": ("finegrained_lab.experiments.factworld", ("WriteGoldAnswers",)),
+    "finegrained_rlhf.inscit": (
+        "finegrained_lab.protocols",
+        ("MakeHumanEvaluation", "ReadHumanEvaluation", "ScoreHumanEvaluation"),
+    ),
     "finegrained_rlhf.models.pretrained": ("finegrained_lab.pretrained", ("PrepareModels",)),
     "finegrained_rlhf.personalization": (
         "finegrained_lab.protocols",

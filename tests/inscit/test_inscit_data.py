@@ -18,8 +18,6 @@ from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import read_inscit, write_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.evaluate import EvaluateInscit
-from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_predictions
-from finegrained_rlhf.inscit.human.tasks import MakeHumanEvaluation
 from finegrained_rlhf.inscit.identifier.data import MakeIdentifierData
 from finegrained_rlhf.inscit.reader.inputs import MakeReaderInputs
 from finegrained_rlhf.inscit.search import RetrieveEvidence
@@ -76,19 +74,9 @@ def test_every_command_refuses_evidence_that_a_known_corpus_lacks(file: Path, tm
         lambda known: MakeReaderInputs(
             data=str(file), output=output, evidence="gold", task="response", known_passages=known
         ),
-        lambda known: MakeHumanEvaluation(
-            data=str(file),
-            predictions={"said": said},
-            raters=["ann"],
-            output_dir=str(tmp_path / f"tasks_{Path(known).name}"),
-            known_passages=known,
-        ),
     ]
     own = tmp_path / "own.json"
     write_json(own, {"top3_dial12": conversations()["top3_dial12"]})
-    turns = turns_of(read_inscit(file).conversations)
-    said = str(tmp_path / "said.json")
-    write_predictions(said, turns, last_turn(turns))
     problem = r"dev.json, .*'food_level1_dial24', turn 1, .*passage_id: 'Goat:2' is no passage of the corpus"
     for job in jobs:
         job(whole).run()

@@ -213,7 +213,6 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
     ("make_corpus", ("pages=folder", "output_dir=run"), "folder"),
     ("edits_to_feedback", ("data=edits.jsonl", "output=o.json"), "edits.jsonl, record 0"),
     ("edits_to_feedback", ("output=o.json",), ""),
-    ("read_public_feedback", ("output=o.json",), "give"),
     ("run_experiment", ("pipeline=factworld/demo", "seeds=[]"), "seeds"),
     ("doctor", (*SMOKE, "doctor.timeout=0"), "timeout"),
 ]

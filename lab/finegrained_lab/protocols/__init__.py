@@ -1,4 +1,4 @@
-"""Protocols of papers on learning at use time: rounds of agents with simulated users, and what they are measured by.
+"""How papers measure: rounds of agents that learn from simulated users, and the human evaluation of INSCIT's systems.
 
 What learns is `finegrained_rlhf.personalization`.
 """
@@ -10,12 +10,15 @@ __getattr__, __dir__ = lazy_exports(
     {
         "BertScore": "prelude.similarity",
         "MakeDisambigDocs": "coreset.ambigdocs",
+        "MakeHumanEvaluation": "human.tasks",
         "MakePreludeContexts": "prelude.inputs.documents",
         "ModelEditor": "prelude.users",
         "ModelUser": "pahf.users",
+        "ReadHumanEvaluation": "human.tasks",
         "RunCoreset": "coreset.run",
         "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
+        "ScoreHumanEvaluation": "human.ratings",
         "ScriptedUser": "pahf.users",
         "ShoppingUser": "pahf.shopping",
     },

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from script_runs import ROOT, run_script
 
-from finegrained_rlhf.annotation.readers import FavaBench, MqmSpans, Prm800k, RagTruth, ReadPublicFeedback
-from finegrained_rlhf.annotation.readers.fava import untagged
+from finegrained_lab.published.feedback import FavaBench, MqmSpans, Prm800k, RagTruth, ReadPublicFeedback
+from finegrained_lab.published.feedback.fava import untagged
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
@@ -26,7 +26,7 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def taxonomy(name: str) -> Taxonomy:
-    values = yaml.safe_load((ROOT / f"conf/taxonomy/{name}.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((ROOT / f"lab/finegrained_lab/conf/taxonomy/{name}.yaml").read_text(encoding="utf-8"))
     return Taxonomy(**{key: value for key, value in values.items() if key != "_target_"})
 
 

@@ -12,14 +12,20 @@ import pytest
 from inscit_toy import conversations
 from script_runs import run_script
 
+from finegrained_lab.protocols.human.ratings import (
+    TurnRating,
+    human_scores,
+    points,
+    raters_alpha,
+    read_ratings,
+    write_ratings,
+)
+from finegrained_lab.protocols.human.tasks import MakeHumanEvaluation, ReadHumanEvaluation
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, last_turn, write_predictions
-from finegrained_rlhf.inscit.human.records import TurnRating, points, read_ratings, write_ratings
-from finegrained_rlhf.inscit.human.score import human_scores, raters_alpha
-from finegrained_rlhf.inscit.human.tasks import MakeHumanEvaluation, ReadHumanEvaluation
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages.store import build_store
 
@@ -269,3 +275,17 @@ def test_what_is_not_rated_is_said_and_nothing_is_rated_twice(
     with pytest.raises(DataError, match="ann.json, record .*: is there twice"):
         ReadHumanEvaluation(**keys, output=str(tmp_path / "twice.jsonl")).run()
     assert not (tmp_path / "twice.jsonl").exists()
+
+
+def test_evidence_that_a_known_corpus_lacks_is_refused(made: Path) -> None:
+    (made / "part.jsonl").write_text('{"id": "Cheese:0", "text": "text"}\n')
+    job = MakeHumanEvaluation(
+        data=str(made / "dev.json"),
+        predictions={"last": str(made / "last.json")},
+        raters=["ann"],
+        output_dir=str(made / "refused"),
+        known_passages=str(made / "part.jsonl"),
+    )
+    with pytest.raises(DataError, match=r"dev.json, .*passage_id: .* is no passage of the corpus"):
+        job.run()
+    assert not (made / "refused").exists()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finegrained_rlhf.annotation.readers.base import PublicReading
+from finegrained_lab.published.feedback.read import PublicReading
 from finegrained_rlhf.annotation.reading.spans import located
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError

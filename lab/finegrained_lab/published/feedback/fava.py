@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.annotation.readers.base import PublicReading
+from finegrained_lab.published.feedback.read import PublicReading
 from finegrained_rlhf.core.checks import as_list, as_object, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings

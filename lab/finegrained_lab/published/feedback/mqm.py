@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from finegrained_rlhf.annotation.readers.base import PublicReading
+from finegrained_lab.published.feedback.read import PublicReading
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings

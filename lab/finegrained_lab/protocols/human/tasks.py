@@ -13,6 +13,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
+from finegrained_lab.protocols.human.ratings import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
 from finegrained_rlhf.annotation.tools.label_studio import annotations_of_task
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -24,7 +25,6 @@ from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, Predictions, read_predictions
-from finegrained_rlhf.inscit.human.records import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
 
 _FORMAT = "finegrained-inscit-human-evaluation/1"
 HUMAN = "human"
