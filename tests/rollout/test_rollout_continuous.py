@@ -16,8 +16,7 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sam
 from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
-from finegrained_rlhf.rollout import GenerateEngine, RolloutConfig, make_engine
-from finegrained_rlhf.rollout.continuous import engine as continuous
+from finegrained_rlhf.rollout import GenerateEngine, RolloutConfig, continuous, make_engine
 from finegrained_rlhf.rollout.fast import FastEngine
 
 pytestmark = needs_continuous

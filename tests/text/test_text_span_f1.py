@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import span_f1 as benchmark
 from benchmarks.span_f1 import every_span, growing_spans
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.text import span_f1
+from finegrained_rlhf.text import scores
 from finegrained_rlhf.text.scores import Span, SpanMatcher, bag_f1, best_span, word_tokens
 
 
 @pytest.mark.parametrize("rows", [512, 3])
 def test_equals_every_span_on_random_cases(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_f1, "_ROWS", rows)
+    monkeypatch.setattr(scores, "_ROWS", rows)
     draw = random.Random(rows)
     for _ in range(500):
         words = [str(i) for i in range(draw.randint(1, 8))]
