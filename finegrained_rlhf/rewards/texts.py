@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Protocol, get_args, runtime_checkable
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import ModelName, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.config import Activation
 from finegrained_rlhf.text.plain_text import TooLong
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Span, shared_segmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter
 
 if TYPE_CHECKING:
     import torch
@@ -100,9 +100,6 @@ def known_scores(scorer: TextScorer, texts: Iterable[str]) -> tuple[dict[str, fl
     return scores, reason
 
 
-Granularity = Literal["sub_sentence", "sentence"]
-
-
 class _TextReward:
     """What both rewards share: how a response is cut, and how texts are scored.
 
@@ -121,10 +118,7 @@ class _TextReward:
         granularity: Granularity = "sentence",
         segmenter: str | Segmenter = DEFAULT_SEGMENTER,
     ) -> None:
-        if granularity not in get_args(Granularity):
-            raise ConfigError(f"granularity must be {' or '.join(get_args(Granularity))}, got {granularity!r}")
-        self.scorer, self.granularity = scorer, granularity
-        self._segmenter = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
+        self.scorer, self.granularity, self._cut = scorer, granularity, cutter(segmenter, granularity)
 
     def setup(self, device: torch.device) -> None:
         """Load the scorer and move it to `device`."""
@@ -132,8 +126,7 @@ class _TextReward:
 
     def segments(self, response: str) -> tuple[Span, ...]:
         """Character spans of a response's segments."""
-        cut = self._segmenter.sentences if self.granularity == "sentence" else self._segmenter.sub_sentences
-        return tuple(cut(response))
+        return tuple(self._cut(response))
 
     def _scores(self, texts: Sequence[str]) -> dict[str, float]:
         """The score of each text. Every text goes to the scorer once, all in one call, the shortest first.
