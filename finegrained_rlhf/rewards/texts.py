@@ -103,6 +103,9 @@ def known_scores(scorer: TextScorer, texts: Iterable[str]) -> tuple[dict[str, fl
 class _TextReward:
     """What both rewards share: how a response is cut, and how texts are scored.
 
+    Scores are not kept for the next call: a scorer that batches texts gives a text slightly different scores in
+    different company, and a run that is resumed would then go another way than one that was not.
+
     Args:
         scorer: of texts; its score is what the reward works against.
         granularity: what a segment is: `sentence` or `sub_sentence`.
@@ -128,17 +131,6 @@ class _TextReward:
         """Character spans of a response's segments."""
         return tuple(self._cut(response))
 
-    def _scores(self, texts: Sequence[str]) -> dict[str, float]:
-        """The score of each text. Every text goes to the scorer once, all in one call, the shortest first.
-
-        Scores are not kept for the next call: a scorer that batches texts gives a text slightly different scores in
-        different company, and a run that is resumed would then go another way than one that was not.
-
-        Raises:
-            ConfigError: the scorer gave something else than a number in [0, 1] for each text.
-        """
-        return distinct_scores(self.scorer, texts)
-
 
 class PrefixDifferenceScorer(_TextReward):
     """R_j = S(y_1…y_{j−1}) − S(y_1…y_j) for segment j: what the segment took away (thesis, section 6.3).
@@ -163,7 +155,7 @@ class PrefixDifferenceScorer(_TextReward):
         """
         spans = tuple(self.segments(response) for response in responses)
         prefixes = [[text[:end] for _, end in row] for text, row in zip(responses, spans, strict=True)]
-        scores = self._scores([prefix for row in prefixes for prefix in row])
+        scores = distinct_scores(self.scorer, [prefix for row in prefixes for prefix in row])
         values = []
         for row in prefixes:
             levels = [0.0, *(scores[prefix] for prefix in row)]
@@ -192,7 +184,7 @@ class WholeTextScorer(_TextReward):
         """
         ends = [max((end for _, end in self.segments(response)), default=0) for response in responses]
         texts = [response[:end] for response, end in zip(responses, ends, strict=True)]
-        scores = {"": 0.0, **self._scores([text for text in texts if text])}
+        scores = {"": 0.0, **distinct_scores(self.scorer, [text for text in texts if text])}
         spans = tuple(((0, len(response)),) for response in responses)
         return SegmentScores(spans, tuple((1.0 - scores[text],) for text in texts), whole_response=True)
 
