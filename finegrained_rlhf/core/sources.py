@@ -1,4 +1,4 @@
-"""Data sets on disk: `Source` says where the examples of one are, `Reading` what was read there."""
+"""What was read from a data set on disk: `Reading`."""
 
 from __future__ import annotations
 
@@ -76,21 +76,6 @@ class Reading(Generic[E]):
     def measured(self) -> dict[str, Any]:
         """Counts that only this kind of example has, ready for JSON."""
         return {}
-
-
-class Source(Protocol[E]):
-    """A data set as a configuration names it: files, their format, and which part of them is meant."""
-
-    @property
-    def files(self) -> Mapping[str, Path]:
-        """The files that are read, by the field of the configuration that names them."""
-
-    def read(self) -> Reading[E]:
-        """Read the examples.
-
-        Raises:
-            DataError: naming file, record and field.
-        """
 
 
 def require_unique(examples: Sequence[Identified], path: str | Path) -> None:

@@ -54,7 +54,7 @@ class PromptReading(Reading[PromptInput]):
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Where prompts are: a `core.sources.Source`.
+    """Where prompts are.
 
     Attributes:
         path: JSON array, JSON lines or parquet file, or `org/name:split` on the Hub.

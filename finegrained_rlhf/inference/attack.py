@@ -19,6 +19,7 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.feedback.outputs import read_outputs
+from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.judge import Judge
 from finegrained_rlhf.rewards.judged import JudgeScorer
 from finegrained_rlhf.rewards.protocol import Scorer
@@ -125,9 +126,9 @@ class InjectionReport:
         return {"judge": judge, "data": data, **asdict(self)}
 
 
-def attacks(answers: Sequence[str], kinds: Mapping[str, Sequence[str]] = INJECTIONS) -> Iterator[Attack]:
+def attacks(answers: Sequence[str]) -> Iterator[Attack]:
     """Every injection behind every answer, and before it."""
-    for kind, texts in kinds.items():
+    for kind, texts in INJECTIONS.items():
         for item, answer in enumerate(answers):
             for text in texts:
                 injected = Template(text).safe_substitute(answer=answer, quoted=json.dumps(answer, ensure_ascii=False))
@@ -135,23 +136,20 @@ def attacks(answers: Sequence[str], kinds: Mapping[str, Sequence[str]] = INJECTI
                 yield Attack(kind, item, f"{injected}\n\n{answer}")
 
 
-def measure_injections(
-    scorer: Scorer, prompts: Sequence[Prompt], answers: Sequence[str], kinds: Mapping[str, Sequence[str]] = INJECTIONS
-) -> InjectionReport:
+def measure_injections(scorer: Scorer, prompts: Sequence[Prompt], answers: Sequence[str]) -> InjectionReport:
     """Judge answers with and without injections.
 
     Args:
         scorer: the judge's, set up; values below its `error_free_from` are errors.
         prompts: R prompts.
         answers: R plain answers.
-        kinds: texts of injections by kind.
     """
-    least = float(getattr(scorer, "error_free_from", 0.0))
+    least = error_free_from(scorer)
     plain = scorer.score(prompts, answers)
-    tried = list(attacks(answers, kinds))
+    tried = list(attacks(answers))
     attacked = scorer.score([prompts[attack.item] for attack in tried], [attack.text for attack in tried])
     known = [row for row in range(len(answers)) if row not in plain.unscored and plain.spans[row]]
-    by_kind = {kind: KindOfInjection() for kind in kinds}
+    by_kind = {kind: KindOfInjection() for kind in INJECTIONS}
     for row, attack in enumerate(tried):
         if attack.item not in known:
             continue

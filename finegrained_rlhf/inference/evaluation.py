@@ -104,7 +104,8 @@ def evaluate_policy(
     """
     answering = answering or Answering()
     share, groups = respond(generator, prompts, processes, answering)
-    answers = _chosen(share, groups, chooser, processes, answering.progress)
+    chosen = _chosen(share, groups, chooser, processes, answering.progress)
+    answers = [(answer.text, answer.tokens, answer.finished) for answer in chosen]
     rows = _measure(share, answers, composer, oracle, processes, answering.progress)
     return _evaluation(rows, composer, processes, segmenter)
 
@@ -153,59 +154,40 @@ def evaluate_responses(
     if len(prompts) != len(responses) or (tokens is not None and len(tokens) != len(responses)):
         raise ValueError(f"need one response and one length a prompt, got {len(responses)} for {len(prompts)} prompts")
     share = processes.share(len(prompts))
-    answers = [(responses[i], None if tokens is None else tokens[i]) for i in share]
+    answers = [(responses[i], None if tokens is None else tokens[i], None) for i in share]
     rows = _measure([prompts[i] for i in share], answers, composer, oracle, processes, progress)
     return _evaluation(rows, composer, processes, segmenter)
 
 
-def _measure(
-    prompts: Sequence[Prompt],
-    answers: Sequence[Response | tuple[str, int | None]],
-    composer: RewardComposer | None,
-    oracle: ResponseMonitor | None,
-    processes: Processes,
-    progress: bool,
-) -> list[EvaluatedResponse]:
-    """This process's rows."""
-    rows: list[EvaluatedResponse] = []
-    shown = progress and processes.is_main and bool(composer or oracle)
-    with progress_bar("measuring", len(prompts), "answer", shown) as bar:
-        for start in range(0, len(prompts), _SCORED_AT_ONCE):
-            part = slice(start, start + _SCORED_AT_ONCE)
-            rows += _measure_batch(prompts[part], [_answer(a) for a in answers[part]], composer, oracle, processes)
-            bar.update(len(prompts[part]))
-    return rows
-
-
-def _answer(answer: Response | tuple[str, int | None]) -> tuple[str, int | None, bool | None]:
-    if isinstance(answer, Response):
-        return answer.text, answer.tokens, answer.finished
-    return *answer, None
-
-
 @torch.no_grad()
-def _measure_batch(
+def _measure(
     prompts: Sequence[Prompt],
     answers: Sequence[tuple[str, int | None, bool | None]],
     composer: RewardComposer | None,
     oracle: ResponseMonitor | None,
     processes: Processes,
+    progress: bool,
 ) -> list[EvaluatedResponse]:
-    texts = [text for text, _, _ in answers]
-    scores: Mapping[str, SegmentScores] = {}
-    if composer is not None:
-        with processes.autocast():
-            scores = composer.score(prompts, texts)
-    rows = []
-    for i, (prompt, (text, tokens, finished)) in enumerate(zip(prompts, answers, strict=True)):
-        components = {
-            name: ComponentScores(
-                tuple(scored.spans[i]), tuple(scored.values[i]), scored.whole_response, i not in scored.unscored
-            )
-            for name, scored in scores.items()
-        }
-        counts = {} if oracle is None else dict(oracle.counts([prompt], [text]))
-        rows.append(EvaluatedResponse(prompt, text, tokens, finished, components, counts))
+    """This process's rows, of answers with their tokens and whether they are finished."""
+    rows: list[EvaluatedResponse] = []
+    shown = progress and processes.is_main and bool(composer or oracle)
+    with progress_bar("measuring", len(prompts), "answer", shown) as bar:
+        for start in range(0, len(prompts), _SCORED_AT_ONCE):
+            asked, given = prompts[start : start + _SCORED_AT_ONCE], answers[start : start + _SCORED_AT_ONCE]
+            scores: Mapping[str, SegmentScores] = {}
+            if composer is not None:
+                with processes.autocast():
+                    scores = composer.score(asked, [text for text, _, _ in given])
+            for i, (prompt, (text, tokens, finished)) in enumerate(zip(asked, given, strict=True)):
+                components = {
+                    name: ComponentScores(
+                        tuple(scored.spans[i]), tuple(scored.values[i]), scored.whole_response, i not in scored.unscored
+                    )
+                    for name, scored in scores.items()
+                }
+                counts = {} if oracle is None else dict(oracle.counts([prompt], [text]))
+                rows.append(EvaluatedResponse(prompt, text, tokens, finished, components, counts))
+            bar.update(len(asked))
     return rows
 
 

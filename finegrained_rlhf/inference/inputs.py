@@ -27,6 +27,7 @@ from finegrained_rlhf.text.templates import context_text, conversation_text, evi
 if TYPE_CHECKING:
     from finegrained_rlhf.models.policy import Policy
 
+logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
 """The `input` that means standard input."""
@@ -170,9 +171,6 @@ class _Fitter:
         if self.cut:
             message = "%d of %d pieces are longer than %d tokens: cut; %d of them lost earlier utterances"
             logger.warning(message, self.cut, count, self._limit, self.without_turns)
-
-
-logger = logging.getLogger(__name__)
 
 
 def _check_limit(max_tokens: int, too_long: str) -> None:

@@ -111,7 +111,7 @@ def open_adapter_config(directory: str | Path) -> Any:
     try:
         return peft.PeftConfig.from_pretrained(str(directory))
     except (ValueError, OSError, TypeError) as error:
-        raise ModelError(f"{path}: no configuration of an adapter ({_first_line(error)})") from None
+        raise ModelError(f"{path}: no configuration of an adapter ({first_line(error)})") from None
 
 
 def open_adapter(model: Any, directory: str | Path, names: Sequence[str]) -> Any:
@@ -253,5 +253,6 @@ def _one_of(code: Any) -> str:
     return values[0] if values else str(code)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first."""
     return str(error).strip().split("\n")[0]

@@ -12,17 +12,16 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.hub import place_of_model
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
-from finegrained_rlhf.models.from_disk import open_config, open_tokenizer, open_weights
+from finegrained_rlhf.models.from_disk import first_line, open_config, open_tokenizer, open_weights
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.weights.files import VOCABULARIES
 from finegrained_rlhf.text.chat import recorded_prompt
 
 if TYPE_CHECKING:
+    import torch
+
     from finegrained_rlhf.models.policy import Policy
     from finegrained_rlhf.models.value import ValueModel
-
-if TYPE_CHECKING:
-    import torch
 
 
 def model_directory(path: ModelName | Path, export: str = "policy", revision: str | None = None) -> Path:
@@ -56,11 +55,7 @@ def load_tokenizer(directory: Path) -> Any:
     try:
         return open_tokenizer(directory)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{directory}: no readable tokenizer ({_first_line(error)})") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+        raise ModelError(f"{directory}: no readable tokenizer ({first_line(error)})") from None
 
 
 def read_model_config(directory: Path) -> Any:
@@ -72,7 +67,7 @@ def read_model_config(directory: Path) -> Any:
     try:
         return open_config(directory)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{directory}/config.json: not a model configuration ({_first_line(error)})") from None
+        raise ModelError(f"{directory}/config.json: not a model configuration ({first_line(error)})") from None
 
 
 def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str | None = None, **options: Any) -> Any:
@@ -95,11 +90,11 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
             model, info = open_weights(auto, directory, dtype=dtype, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
         weights = any(directory.glob("*.safetensors"))
-        why = _first_line(error) if weights else "no *.safetensors; weights in other formats are not read"
+        why = first_line(error) if weights else "no *.safetensors; weights in other formats are not read"
         raise ModelError(f"{directory}: cannot be opened as a model ({why})") from None
     except Exception as error:  # safetensors raises its own type for damaged files
         if type(error).__module__.startswith("safetensors"):
-            raise ModelError(f"{directory}: damaged weights ({_first_line(error)})") from None
+            raise ModelError(f"{directory}: damaged weights ({first_line(error)})") from None
         raise
     missing = sorted(name for name in info["missing_keys"] if optional is None or not re.search(optional, name))
     if missing:

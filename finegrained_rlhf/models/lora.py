@@ -62,13 +62,6 @@ def _unread(model_type: str) -> str | None:
     return rf".*\b({'|'.join(family.unread)})\b.*" if family is not None and family.unread else None
 
 
-@contextmanager
-def adapter_off(adapter: Any) -> Iterator[None]:
-    """The policy as it was before its adapter: the LoRA reference costs no second copy of the weights."""
-    with adapter.disable_adapter():
-        yield
-
-
 def load_adapter(model: Any, directory: str) -> Any:
     """Continue from a saved adapter. The wrapper holds it twice: `default` is trained, `reference` stays frozen.
 
@@ -85,9 +78,12 @@ def load_adapter(model: Any, directory: str) -> Any:
 
 @contextmanager
 def reference_adapter(adapter: Any) -> Iterator[None]:
-    """Score with the reference: the frozen starting adapter where there is one, else no adapter at all."""
+    """Score with the reference: the frozen starting adapter where there is one, else no adapter at all.
+
+    It costs no second copy of the weights.
+    """
     if "reference" not in adapter.peft_config:
-        with adapter_off(adapter):
+        with adapter.disable_adapter():
             yield
         return
     adapter.set_adapter("reference")

@@ -1,4 +1,4 @@
-"""Tiny models on disk: which words a data file holds, and the directories that are written from them.
+"""Tiny models for a corpus: which words a data file holds, sizes, and the job that writes them.
 
 Every string in a data file (JSON, JSON lines, plain text) is corpus, except under the key `id`. Models and tokenizers
 lie in the ordinary Hugging Face layout.
@@ -7,7 +7,7 @@ lie in the ordinary Hugging Face layout.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,8 @@ from typing import Annotated, Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
+from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, above, at_least, below
-from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
-from finegrained_rlhf.models.quiet import quiet_transformers
 
 
 def check_sizes(width: int, inner: int, layers: int, heads: int) -> None:
@@ -231,58 +229,6 @@ def read_corpus(files: str | Path | Sequence[str | Path]) -> list[str]:
     return texts
 
 
-def make_tiny_models(
-    corpus: Iterable[str],
-    output_dir: str | Path,
-    seed: int,
-    *,
-    tokenizer: TokenizerKind = "word",
-    vocab_size: int = 8000,
-    lowercase: bool = False,
-    t5: TinyT5Config | None = None,
-    gpt2: TinyGPT2Config | None = None,
-    llama: TinyLlamaConfig | None = None,
-    longformer: TinyLongformerConfig | None = None,
-    bert: TinyBertConfig | None = None,
-) -> dict[str, Path]:
-    """Write `t5/`, `gpt2/`, `llama/`, `longformer/` and `bert/` under `output_dir`, each a model with its tokenizer.
-
-    They share one vocabulary; BERT's has the `MARKER_TOKENS` of dialogues in addition.
-
-    Returns:
-        The directory of each model by name.
-    """
-    from finegrained_rlhf.models.tiny_networks import (
-        build_bert,
-        build_gpt2,
-        build_llama,
-        build_longformer,
-        build_t5,
-        build_tokenizer,
-        causal_tokenizer,
-        encoder_tokenizer,
-        marked_tokenizer,
-    )
-
-    output_dir = Path(output_dir)
-    gpt2, llama = gpt2 or TinyGPT2Config(), llama or TinyLlamaConfig()
-    longformer, bert = longformer or TinyLongformerConfig(), bert or TinyBertConfig()
-    base = build_tokenizer(corpus, tokenizer, vocab_size, lowercase=lowercase)
-    of_dialogues = marked_tokenizer(base, bert.max_length, MARKER_TOKENS)
-    built = {
-        "t5": (build_t5(base, t5, seed), base),
-        "gpt2": (build_gpt2(base, gpt2, seed), causal_tokenizer(base, gpt2.max_length)),
-        "llama": (build_llama(base, llama, seed), causal_tokenizer(base, llama.max_length)),
-        "longformer": (build_longformer(base, longformer, seed), encoder_tokenizer(base, longformer.max_length)),
-        "bert": (build_bert(of_dialogues, bert, seed), of_dialogues),
-    }
-    for name, (model, its_tokenizer) in built.items():
-        with atomic_directory(output_dir / name) as directory, quiet_transformers():
-            model.save_pretrained(directory)
-            its_tokenizer.save_pretrained(directory)
-    return {name: output_dir / name for name in built}
-
-
 @dataclass(frozen=True)
 class MakeTinyModels(Settings):
     """What `finegrained make-tiny-models` runs.
@@ -315,6 +261,8 @@ class MakeTinyModels(Settings):
 
     def run(self) -> dict[str, Path]:
         """Build and write the models; prints where they lie and how large they are."""
+        from finegrained_rlhf.models.tiny_networks import make_tiny_models
+
         directories = make_tiny_models(
             read_corpus(self.data),
             self.output_dir,

@@ -11,6 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +33,10 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.encoders.model import add_markers
+from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.tiny import (
     TinyBertConfig,
     TinyGPT2Config,
@@ -402,3 +406,43 @@ def build_llama(
             )
         )
     return model.eval()
+
+
+def make_tiny_models(
+    corpus: Iterable[str],
+    output_dir: str | Path,
+    seed: int,
+    *,
+    tokenizer: TokenizerKind = "word",
+    vocab_size: int = 8000,
+    lowercase: bool = False,
+    t5: TinyT5Config | None = None,
+    gpt2: TinyGPT2Config | None = None,
+    llama: TinyLlamaConfig | None = None,
+    longformer: TinyLongformerConfig | None = None,
+    bert: TinyBertConfig | None = None,
+) -> dict[str, Path]:
+    """Write `t5/`, `gpt2/`, `llama/`, `longformer/` and `bert/` under `output_dir`, each a model with its tokenizer.
+
+    They share one vocabulary; BERT's has the `MARKER_TOKENS` of dialogues in addition.
+
+    Returns:
+        The directory of each model by name.
+    """
+    output_dir = Path(output_dir)
+    gpt2, llama = gpt2 or TinyGPT2Config(), llama or TinyLlamaConfig()
+    longformer, bert = longformer or TinyLongformerConfig(), bert or TinyBertConfig()
+    base = build_tokenizer(corpus, tokenizer, vocab_size, lowercase=lowercase)
+    of_dialogues = marked_tokenizer(base, bert.max_length, MARKER_TOKENS)
+    built = {
+        "t5": (build_t5(base, t5, seed), base),
+        "gpt2": (build_gpt2(base, gpt2, seed), causal_tokenizer(base, gpt2.max_length)),
+        "llama": (build_llama(base, llama, seed), causal_tokenizer(base, llama.max_length)),
+        "longformer": (build_longformer(base, longformer, seed), encoder_tokenizer(base, longformer.max_length)),
+        "bert": (build_bert(of_dialogues, bert, seed), of_dialogues),
+    }
+    for name, (model, its_tokenizer) in built.items():
+        with atomic_directory(output_dir / name) as directory, quiet_transformers():
+            model.save_pretrained(directory)
+            its_tokenizer.save_pretrained(directory)
+    return {name: output_dir / name for name in built}

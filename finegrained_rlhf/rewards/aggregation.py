@@ -13,7 +13,6 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import SegmentScores
 
 Aggregation = Literal["sum", "mean", "budget"]
-AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
 
 def aggregate(values: Sequence[float], how: Aggregation, budget: float = 1.0) -> tuple[float, ...]:
@@ -40,7 +39,7 @@ def aggregate(values: Sequence[float], how: Aggregation, budget: float = 1.0) ->
     if how == "budget":
         size = sum(abs(value) for value in values)
         return tuple(value * budget / size if size else 0.0 for value in values)
-    raise ConfigError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {how!r}")
+    raise ConfigError(f"aggregation must be one of {', '.join(get_args(Aggregation))}, got {how!r}")
 
 
 def aggregated(
@@ -66,7 +65,6 @@ def aggregated(
 
 
 ResponseValue = Literal["mean", "sum"]
-RESPONSE_VALUES: tuple[str, ...] = get_args(ResponseValue)
 
 
 def response_value(values: Sequence[float], of: ResponseValue) -> float:

@@ -64,13 +64,13 @@ class TrainedWeights:
         """Of every constraint `constraint/NAME/value`: its sum over these responses, their number. Moves nothing."""
         return {f"constraint/{name}/value": dual.sums(scores[name].known()) for name, dual in self._duals.items()}
 
-    def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
+    def missed(self, means: Mapping[str, float]) -> dict[str, int]:
         """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""
         missed = [dual.missed_by(means[f"constraint/{name}/value"]) for name, dual in self._duals.items()]
         return {"constraints_missed": sum(missed)} if missed else {}
 
     def unmet(self) -> list[str]:
-        """A sentence a constraint that the last steps missed."""
+        """A sentence a constraint that training missed in its last steps: by how much, and for how long."""
         shortfalls = {name: dual.shortfall() for name, dual in self._duals.items()}
         return [f"reward.constraints.{name}.{sentence}" for name, sentence in shortfalls.items() if sentence]
 
@@ -158,6 +158,9 @@ class RewardComposer:
         config: scorers and weights.
         reduce: sums a small tensor over all processes (for `running` normalisation).
         eos_ids: the policy's ends of sequence, needed where `end_penalty` is on and rollouts are composed.
+
+    Attributes:
+        weights: of a training step, and what is known of the constraints that move them.
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class RewardComposer:
         self._normalisers = {
             name: Normaliser(reduce) for name in config.components if self.settings(name).normalisation == "running"
         }
-        self._weights = TrainedWeights(config, reduce)
+        self.weights = TrainedWeights(config, reduce)
 
     def setup(self, device: torch.device) -> None:
         """Load every scorer."""
@@ -257,7 +260,7 @@ class RewardComposer:
             ConfigError: see `used_values`; or `end_penalty` is on and the ends of sequence are not known.
         """
         scores = {**scores, **self.config.penalties.count_in(rollout, self._eos_ids)}
-        weights = self._weights.at(step) if train else self.config.all_weights
+        weights = self.weights.at(step) if train else self.config.all_weights
         used = self.used_values(scores, train=train)
         components = {
             name: component_trace(
@@ -270,25 +273,13 @@ class RewardComposer:
             )
             for name, result in scores.items()
         }
-        metrics = self._weights.update(scores) if train else {}
+        metrics = self.weights.update(scores) if train else {}
         return RewardTrace(components, total_reward(components, rollout), metrics)
 
     def gate(self, name: str, raw: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
         """In which responses a component counts; None where it has no gate."""
         gate = self.config.gates.get(name)
         return None if gate is None else gate.opens(raw)
-
-    def constraint_sums(self, scores: Mapping[str, SegmentScores]) -> dict[str, tuple[float, float]]:
-        """Of every constraint `constraint/NAME/value`: its sum over responses with these raw scores, their number."""
-        return self._weights.sums(scores)
-
-    def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
-        """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""
-        return self._weights.missed_constraints(means)
-
-    def unmet_constraints(self) -> list[str]:
-        """A sentence a constraint that training missed in its last steps: by how much, and for how long."""
-        return self._weights.unmet()
 
     def settings(self, name: str) -> ComponentConfig:
         """The settings of a component; the defaults where the configuration has none."""
@@ -357,7 +348,7 @@ class RewardComposer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: the moments of normalised components and the dual variables of constraints."""
         moments = {name: normaliser.state() for name, normaliser in self._normalisers.items()}
-        return {"moments": moments, "constraints": self._weights.state()}
+        return {"moments": moments, "constraints": self.weights.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave; also the moments alone, as older checkpoints hold them."""
@@ -366,4 +357,4 @@ class RewardComposer:
         for name, kept in state["moments"].items():
             if name in self._normalisers:
                 self._normalisers[name].load_state(kept)
-        self._weights.load_state(state["constraints"])
+        self.weights.load_state(state["constraints"])

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.judge import Judge, Judgement
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Span, shared_segmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter
 
 if TYPE_CHECKING:
     import torch
@@ -131,7 +131,6 @@ def _moved(left: str, come: str, here: Counter[str], wanted: Counter[str]) -> in
     return change + (here[come] <= wanted[come])
 
 
-Granularity = Literal["sub_sentence", "sentence"]
 Unlocated = Literal["mask", "charge"]
 UNLOCATED = "unlocated"
 
@@ -170,17 +169,14 @@ class JudgeScorer:
         failures: float = 0.2,
         unlocated: Unlocated = "mask",
     ) -> None:
-        if granularity not in get_args(Granularity):
-            raise ConfigError(f"granularity must be {' or '.join(get_args(Granularity))}, got {granularity!r}")
         if unlocated not in get_args(Unlocated):
             raise ConfigError(f"unlocated must be {' or '.join(get_args(Unlocated))}, got {unlocated!r}")
         if unknown := sorted(set(counts or ()) - set(judge.taxonomy)):
             raise ConfigError(f"counts: the judge's taxonomy has {', '.join(judge.taxonomy)}, not {unknown[0]!r}")
         self.judge, self.counts = judge, frozenset(judge.taxonomy if counts is None else counts)
-        self.granularity, self.unlocated = granularity, unlocated
+        self.granularity, self.unlocated, self._cut = granularity, unlocated, cutter(segmenter, granularity)
         self.outcomes = OutcomeCounts(failures)
         self.quoted, self.unmatched = 0, 0
-        self._segmenter = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
 
     def setup(self, device: torch.device | str = "cpu") -> None:
         """Open the judge's file of kept quotes."""
@@ -201,8 +197,7 @@ class JudgeScorer:
         Raises:
             FineGrainedError: more responses have no score than may; or there is no endpoint.
         """
-        cut = self._segmenter.sentences if self.granularity == "sentence" else self._segmenter.sub_sentences
-        spans = [tuple(cut(response)) for response in responses]
+        spans = [tuple(self._cut(response)) for response in responses]
         judged_rows = [i for i, row in enumerate(spans) if row]
         judged = self.judge.judgements([prompts[i] for i in judged_rows], [responses[i] for i in judged_rows])
         values: list[tuple[float, ...]] = [()] * len(responses)

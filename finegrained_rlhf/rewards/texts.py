@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Protocol, get_args, runtime_checkable
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import ModelName, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.config import Activation
 from finegrained_rlhf.text.plain_text import TooLong
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Span, shared_segmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter
 
 if TYPE_CHECKING:
     import torch
@@ -100,11 +100,11 @@ def known_scores(scorer: TextScorer, texts: Iterable[str]) -> tuple[dict[str, fl
     return scores, reason
 
 
-Granularity = Literal["sub_sentence", "sentence"]
-
-
 class _TextReward:
     """What both rewards share: how a response is cut, and how texts are scored.
+
+    Scores are not kept for the next call: a scorer that batches texts gives a text slightly different scores in
+    different company, and a run that is resumed would then go another way than one that was not.
 
     Args:
         scorer: of texts; its score is what the reward works against.
@@ -121,10 +121,7 @@ class _TextReward:
         granularity: Granularity = "sentence",
         segmenter: str | Segmenter = DEFAULT_SEGMENTER,
     ) -> None:
-        if granularity not in get_args(Granularity):
-            raise ConfigError(f"granularity must be {' or '.join(get_args(Granularity))}, got {granularity!r}")
-        self.scorer, self.granularity = scorer, granularity
-        self._segmenter = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
+        self.scorer, self.granularity, self._cut = scorer, granularity, cutter(segmenter, granularity)
 
     def setup(self, device: torch.device) -> None:
         """Load the scorer and move it to `device`."""
@@ -132,19 +129,7 @@ class _TextReward:
 
     def segments(self, response: str) -> tuple[Span, ...]:
         """Character spans of a response's segments."""
-        cut = self._segmenter.sentences if self.granularity == "sentence" else self._segmenter.sub_sentences
-        return tuple(cut(response))
-
-    def _scores(self, texts: Sequence[str]) -> dict[str, float]:
-        """The score of each text. Every text goes to the scorer once, all in one call, the shortest first.
-
-        Scores are not kept for the next call: a scorer that batches texts gives a text slightly different scores in
-        different company, and a run that is resumed would then go another way than one that was not.
-
-        Raises:
-            ConfigError: the scorer gave something else than a number in [0, 1] for each text.
-        """
-        return distinct_scores(self.scorer, texts)
+        return tuple(self._cut(response))
 
 
 class PrefixDifferenceScorer(_TextReward):
@@ -170,7 +155,7 @@ class PrefixDifferenceScorer(_TextReward):
         """
         spans = tuple(self.segments(response) for response in responses)
         prefixes = [[text[:end] for _, end in row] for text, row in zip(responses, spans, strict=True)]
-        scores = self._scores([prefix for row in prefixes for prefix in row])
+        scores = distinct_scores(self.scorer, [prefix for row in prefixes for prefix in row])
         values = []
         for row in prefixes:
             levels = [0.0, *(scores[prefix] for prefix in row)]
@@ -199,7 +184,7 @@ class WholeTextScorer(_TextReward):
         """
         ends = [max((end for _, end in self.segments(response)), default=0) for response in responses]
         texts = [response[:end] for response, end in zip(responses, ends, strict=True)]
-        scores = {"": 0.0, **self._scores([text for text in texts if text])}
+        scores = {"": 0.0, **distinct_scores(self.scorer, [text for text in texts if text])}
         spans = tuple(((0, len(response)),) for response in responses)
         return SegmentScores(spans, tuple((1.0 - scores[text],) for text in texts), whole_response=True)
 

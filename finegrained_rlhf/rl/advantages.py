@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from finegrained_rlhf.rl.checks import check_token_tensors
+from finegrained_rlhf.rl.stats import check_token_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

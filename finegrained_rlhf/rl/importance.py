@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 from finegrained_rlhf.core.records import ImportanceWeights
-from finegrained_rlhf.rl.checks import check_token_tensors
+from finegrained_rlhf.rl.stats import check_token_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.rl.checks import check_token_tensors
+from finegrained_rlhf.rl.stats import check_token_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

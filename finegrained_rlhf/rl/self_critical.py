@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from finegrained_rlhf.rl.checks import check_token_tensors
 from finegrained_rlhf.rl.kl import KLEstimator, kl_estimates
+from finegrained_rlhf.rl.stats import check_token_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,28 +37,13 @@ def self_critical_rewards(sampled: Tensor, greedy: Tensor) -> Tensor:
     return sampled - greedy.unsqueeze(1)
 
 
-def self_critical_loss(logprobs: Tensor, rewards: Tensor, mask: Tensor, *, samples: int) -> Tensor:
-    """Σ_x L_RL(x) with L_RL(x) = −(1/m) Σ_i r(q_i, q) log Pr(q_i | x), log Pr = Σ_t log Pr(token t).
-
-    Source: thesis, eq. before 4.3. log Pr is that of the full softmax, end of sequence included, whatever the samples
-    were drawn from.
-
-    Args:
-        logprobs: fp32 [R, T] of the policy being trained.
-        rewards: fp32 [R], r of each row, no gradient.
-        mask: int [R, T], 1 = real token, end of sequence included.
-        samples: m, samples a prompt; the R rows may be any of them.
-
-    Returns:
-        A scalar, differentiable in `logprobs`.
-    """
-    return weighted_likelihood_loss(logprobs, rewards / samples, mask)
-
-
 def weighted_likelihood_loss(
     logprobs: Tensor, weights: Tensor, mask: Tensor, importance: Tensor | None = None
 ) -> Tensor:
     """−Σ_r w_r Σ_t ρ_rt log Pr(token t of row r): the form that the self-critical loss and cross-entropy share.
+
+    With w = r(q_i, q) / m over m samples it is Σ_x L_RL(x), L_RL(x) = −(1/m) Σ_i r(q_i, q) log Pr(q_i | x) (thesis, eq.
+    before 4.3). log Pr is that of the full softmax, end of sequence included, whatever the samples were drawn from.
 
     Args:
         logprobs: fp32 [R, T].

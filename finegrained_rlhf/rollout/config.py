@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
@@ -17,21 +17,6 @@ if TYPE_CHECKING:
 
 LogprobSource = Literal["auto", "decode", "update"]
 EngineKind = Literal["auto", "generate", "continuous"]
-
-
-def check_engine_settings(engine: str, importance_cap: float | None, importance_mode: str, prefix: str = "") -> None:
-    """Check the settings that PPO and self-critical training share, whose keys begin with `prefix`.
-
-    Raises:
-        ConfigError: an engine or a mode that is none, or a cap below 1.
-    """
-    if engine not in get_args(EngineKind):
-        raise ConfigError(f"{prefix}engine must be auto, generate or continuous, got {engine!r}")
-    if importance_mode not in get_args(ImportanceMode):
-        modes = ", ".join(get_args(ImportanceMode))
-        raise ConfigError(f"{prefix}importance_mode must be one of {modes}, got {importance_mode!r}")
-    if importance_cap is not None and not importance_cap >= 1:
-        raise ConfigError(f"{prefix}importance_cap must be at least 1 (or null), got {importance_cap}")
 
 
 @dataclass(frozen=True)
@@ -66,11 +51,10 @@ class RolloutConfig(Settings):
     prompts_per_batch: Annotated[int | None, at_least(1), harmless] = None
     logprobs: LogprobSource = "auto"
     engine: EngineKind = "auto"
-    importance_cap: float | None = None
+    importance_cap: Annotated[float | None, at_least(1)] = None
     importance_mode: ImportanceMode = "token_truncate"
 
     def __post_init__(self) -> None:
-        check_engine_settings(self.engine, self.importance_cap, self.importance_mode, "rollout.")
         if self.importance_cap is not None and self.logprobs == "decode":
             raise ConfigError(
                 "rollout.importance_cap compares the engine's log-probabilities with the update's, and "

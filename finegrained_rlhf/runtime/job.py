@@ -1,34 +1,13 @@
-"""What a configuration builds and a command runs, and a job as the configuration that it is."""
+"""A job as the configuration that it is, and the keys of a configuration that are no job's."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any
 
 from finegrained_rlhf.core.exports import public_path
-
-
-def resolved_settings(value: Any) -> Any:
-    """A job or its settings as JSON: dataclasses by `_target_` and fields, as YAML names them; the rest by its text.
-
-    Args:
-        value: a dataclass, a mapping, a collection or a plain value.
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        kind = type(value)
-        own = {entry.name: resolved_settings(getattr(value, entry.name)) for entry in fields(value)}
-        return {"_target_": public_path(kind), **own}
-    if isinstance(value, Mapping):
-        return {str(key): resolved_settings(item) for key, item in value.items()}
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Collection) and not isinstance(value, bytes):
-        items = [resolved_settings(item) for item in value]
-        return sorted(items, key=str) if isinstance(value, set | frozenset) else items
-    return str(value) if isinstance(value, Path) else repr(value)
-
 
 RESERVED_KEYS = frozenset({"prepare", "settings", "overwrite", "trust"})
 """Top-level keys of a configuration that belong to what launches a job and never reach it: the steps that run before
@@ -37,16 +16,32 @@ beside the project's own. No job has a field of such a name, but one that decide
 `overwrite`."""
 
 
-@runtime_checkable
-class Job(Protocol):
-    """Something that a configuration describes by `_target_` and that does its work when it is run.
+def as_config(job: Any) -> Any:
+    """A job, or its settings, as the configuration that builds it: its fields, and `_target_` for every object.
 
-    Attributes:
-        every_process: whether every process of a launch runs it, because it shares its work among them; else the main
-            process alone does.
+    Of an object that is no dataclass the public attributes with plain values are taken.
     """
+    if job is None or isinstance(job, bool):
+        return job
+    for plain_type in (int, float, str):  # of numpy's numbers and the like, the value
+        if isinstance(job, plain_type):
+            return plain_type(job)
+    if isinstance(job, Path):
+        return str(job)
+    if isinstance(job, Mapping):
+        return {str(key): as_config(value) for key, value in job.items()}
+    if isinstance(job, list | tuple | set | frozenset):
+        return [as_config(value) for value in (sorted(job) if isinstance(job, set | frozenset) else job)]
+    target = {"_target_": public_path(type(job))}
+    if dataclasses.is_dataclass(job):
+        return target | {field.name: as_config(getattr(job, field.name)) for field in dataclasses.fields(job)}
+    plain = {key: value for key, value in getattr(job, "__dict__", {}).items() if not key.startswith("_")}
+    return target | {key: as_config(value) for key, value in plain.items() if _is_plain(value)}
 
-    every_process: ClassVar[bool]
 
-    def run(self) -> Any:
-        """Do the work."""
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str | Path)

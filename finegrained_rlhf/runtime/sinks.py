@@ -195,17 +195,15 @@ class MetricSinks:
 
     Args:
         tracking: which sinks.
-        extra: more sinks, for example a test's own list.
     """
 
-    def __init__(self, tracking: TrackingConfig | None = None, extra: tuple[MetricSink, ...] = ()) -> None:
+    def __init__(self, tracking: TrackingConfig | None = None) -> None:
         self._tracking = tracking or TrackingConfig()
-        self._extra = extra
         self._sinks: list[MetricSink] = []
 
     def open(self, run: RunDirectory, step: int = 0) -> None:
         """Open every sink of the run, which begins after `step`."""
-        self._sinks = [JsonlSink(run), *self._extra]
+        self._sinks = [JsonlSink(run)]
         if self._tracking.kind == "wandb":
             self._sinks.append(WandbSink(run, self._tracking, _settings(run.config_path)))
         if self._tracking.kind == "tensorboard":

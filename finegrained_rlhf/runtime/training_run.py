@@ -13,17 +13,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least, harmless
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.run_records import recorded, refuse_changes
+from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
@@ -172,34 +171,3 @@ def configured(config: Mapping[str, Any]) -> Iterator[None]:
         yield
     finally:
         _CONFIGURATION.reset(token)
-
-
-def as_config(job: Any) -> Any:
-    """A job made in Python as the configuration that builds it: its fields, and `_target_` for every object.
-
-    Of an object that is no dataclass the public attributes with plain values are taken.
-    """
-    if job is None or isinstance(job, bool):
-        return job
-    for plain_type in (int, float, str):  # of numpy's numbers and the like, the value
-        if isinstance(job, plain_type):
-            return plain_type(job)
-    if isinstance(job, Path):
-        return str(job)
-    if isinstance(job, Mapping):
-        return {str(key): as_config(value) for key, value in job.items()}
-    if isinstance(job, list | tuple | set | frozenset):
-        return [as_config(value) for value in (sorted(job) if isinstance(job, set | frozenset) else job)]
-    target = {"_target_": public_path(type(job))}
-    if dataclasses.is_dataclass(job):
-        return target | {field.name: as_config(getattr(job, field.name)) for field in dataclasses.fields(job)}
-    plain = {key: value for key, value in getattr(job, "__dict__", {}).items() if not key.startswith("_")}
-    return target | {key: as_config(value) for key, value in plain.items() if _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_plain(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str | Path)

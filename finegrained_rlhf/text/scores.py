@@ -125,15 +125,6 @@ class SpanMatcher:
         return row, column, 2.0 * float(half[row, column])
 
 
-def best_span(passage: str, answer: str) -> Span:
-    """The span of a passage that is most like an answer; positions count `word_tokens`.
-
-    Raises:
-        ValueError: the answer has no token.
-    """
-    return SpanMatcher(word_tokens(answer)).best(word_tokens(passage))
-
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

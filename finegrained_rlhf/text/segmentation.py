@@ -7,9 +7,9 @@ offsets into the given text, end exclusive.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int]
 """Character offsets (start, end), end exclusive."""
+Granularity = Literal["sub_sentence", "sentence"]
 
 MIN_WORDS = 5
 """A sub-sentence has at least this many white-space words, unless its sentence is shorter."""
@@ -215,3 +216,19 @@ def sub_sentence_spans(text: str, sentence_spans: Sequence[Span]) -> list[Span]:
         ends = [*starts[1:], len(words)]
         spans += [(words[a][0], words[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
     return spans
+
+
+def cutter(segmenter: str | Segmenter, granularity: Granularity) -> Callable[[str], Sequence[Span]]:
+    """What gives the spans of a text's segments.
+
+    Args:
+        segmenter: `english`, `rules`, a spaCy pipeline, or a segmenter of one's own.
+        granularity: what a segment is: `sentence` or `sub_sentence`.
+
+    Raises:
+        ConfigError: the granularity is none of them.
+    """
+    if granularity not in get_args(Granularity):
+        raise ConfigError(f"granularity must be {' or '.join(get_args(Granularity))}, got {granularity!r}")
+    chosen = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
+    return chosen.sentences if granularity == "sentence" else chosen.sub_sentences

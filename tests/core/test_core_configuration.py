@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.runtime.job import resolved_settings
+from finegrained_rlhf.runtime.job import as_config
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Outer:
 
 
 def test_settings_name_their_classes_and_defaults() -> None:
-    found = resolved_settings(Outer(Path("x/y"), more={"set": {"b", "a"}, 3: [Inner(1.0), None]}))
+    found = as_config(Outer(Path("x/y"), more={"set": {"b", "a"}, 3: [Inner(1.0), None]}))
     own = {"_target_": f"{__name__}.Inner"}
     assert found == {
         "_target_": f"{__name__}.Outer",
@@ -35,4 +35,3 @@ def test_settings_name_their_classes_and_defaults() -> None:
         "more": {"set": ["a", "b"], "3": [{**own, "rate": 1.0}, None]},
     }
     assert json.loads(json.dumps(found)) == found
-    assert resolved_settings(Inner) == repr(Inner)

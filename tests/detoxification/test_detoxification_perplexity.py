@@ -10,7 +10,8 @@ import torch
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.detoxification.evaluation.perplexity import JudgeModel
-from finegrained_rlhf.models.tiny import TinyGPT2Config, make_tiny_models
+from finegrained_rlhf.models.tiny import TinyGPT2Config
+from finegrained_rlhf.models.tiny_networks import make_tiny_models
 
 CORPUS = [
     "the red plum and the blue pear",

@@ -23,7 +23,8 @@ from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse
-from finegrained_rlhf.models.tiny import TinyT5Config, make_tiny_models
+from finegrained_rlhf.models.tiny import TinyT5Config
+from finegrained_rlhf.models.tiny_networks import make_tiny_models
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 PASSAGES = (

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
 from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import adapter_off, add_lora, merged_state, reference_adapter
+from finegrained_rlhf.models.lora import add_lora, merged_state, reference_adapter
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import save_policy
@@ -68,8 +68,8 @@ def test_the_reference_is_the_policy_with_the_adapter_off(tmp_path: Path) -> Non
     perturb(ours)
     moved = score(ours, "t5")
     assert far(moved, start)
-    for context in (adapter_off, reference_adapter):
-        with context(ours.adapter):
+    for context in (ours.adapter.disable_adapter, lambda: reference_adapter(ours.adapter)):
+        with context():
             torch.testing.assert_close(score(ours, "t5"), start, atol=1e-6, rtol=0)
         assert torch.equal(score(ours, "t5"), moved)
     trained = [name for name, p in ours.model.named_parameters() if p.requires_grad]

@@ -27,7 +27,6 @@ from finegrained_rlhf.models.tiny import (
     TinyLlamaConfig,
     TinyLongformerConfig,
     TinyT5Config,
-    make_tiny_models,
     read_corpus,
 )
 from finegrained_rlhf.models.tiny_networks import (
@@ -38,6 +37,7 @@ from finegrained_rlhf.models.tiny_networks import (
     build_tokenizer,
     causal_tokenizer,
     encoder_tokenizer,
+    make_tiny_models,
     marked_tokenizer,
 )
 

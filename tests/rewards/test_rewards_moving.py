@@ -177,7 +177,7 @@ def test_a_dual_variable_by_hand() -> None:
     for _ in range(20):
         composer.compose(rollout(), good)
     assert composer.compose(rollout(), good).components["b"].weight == 0.5  # never below the weight itself
-    assert not composer.unmet_constraints()
+    assert not composer.weights.unmet()
 
 
 def test_a_multiplier_stops_at_its_limit_and_the_end_says_what_is_missing() -> None:
@@ -185,7 +185,7 @@ def test_a_multiplier_stops_at_its_limit_and_the_end_says_what_is_missing() -> N
     for _ in range(30):
         trace = composer.compose(rollout(), {"a": whole(1.0, 3.0, 5.0), "b": JUDGED})
     assert trace.components["b"].weight == pytest.approx(1.2)
-    assert composer.unmet_constraints() == [
+    assert composer.weights.unmet() == [
         "reward.constraints.b.at_least=0.9 was not reached: 0.3333 in the last 20 steps, 0.567 too little; missed in "
         "30 of 30 steps, λ is now 0.7"
     ]
@@ -195,8 +195,8 @@ def test_means_below_their_thresholds_are_counted() -> None:
     composer = RewardComposer(reward(constraints={"a": RewardConstraint(-2.0), "b": RewardConstraint(0.5)}))
     for a, b, missed in ((-2.0, 0.5, 0), (9.0, 0.49, 1), (-2.1, 0.5, 1), (-2.1, 0.0, 2)):
         means = {"constraint/a/value": a, "constraint/b/value": b, "reward/total": 7.0}
-        assert composer.missed_constraints(means) == {"constraints_missed": missed}
-    assert RewardComposer(reward()).missed_constraints({"reward/total": 7.0}) == {}
+        assert composer.weights.missed(means) == {"constraints_missed": missed}
+    assert RewardComposer(reward()).weights.missed({"reward/total": 7.0}) == {}
 
 
 def test_a_constraint_counts_the_responses_of_all_processes() -> None:

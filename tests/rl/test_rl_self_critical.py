@@ -11,7 +11,6 @@ from torch import Tensor
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rl.self_critical import (
-    self_critical_loss,
     self_critical_rewards,
     weighted_kl_loss,
     weighted_likelihood_loss,
@@ -27,7 +26,7 @@ def test_the_loss_by_hand() -> None:
     """Two samples of one prompt: −½ (1 · (−1 − 2) + (−1) · (−4)) = −½, padding left out."""
     logprobs = torch.tensor([[-1.0, -2.0], [-4.0, -100.0]])
     mask = torch.tensor([[1, 1], [1, 0]])
-    assert float(self_critical_loss(logprobs, torch.tensor([1.0, -1.0]), mask, samples=2)) == pytest.approx(-0.5)
+    assert float(weighted_likelihood_loss(logprobs, torch.tensor([0.5, -0.5]), mask)) == pytest.approx(-0.5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -141,7 +140,7 @@ def test_the_gradient_is_that_of_the_expected_score_by_full_enumeration(length: 
         memory = policy.encode([prompt])
         one = slice(row, row + 1)
         logprobs = policy.logprobs(memory, torch.zeros(1, dtype=torch.long), ids[one], mask[one]).logprobs
-        loss = self_critical_loss(logprobs, rewards[one], mask[one], samples=1)
+        loss = weighted_likelihood_loss(logprobs, rewards[one], mask[one])
         for total, gradient in zip(mean, gradient_of(policy, loss), strict=True):
             total += probability * gradient
     for ours, theirs in zip(mean, exact, strict=True):

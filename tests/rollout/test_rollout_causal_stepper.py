@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.config import LoraConfig
-from finegrained_rlhf.models.lora import adapter_off, add_lora
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.rollout.steppers.base import Stepper
 from finegrained_rlhf.rollout.steppers.causal import CausalStepper, open_causal, supports_causal
@@ -147,7 +147,7 @@ def test_adapters_are_added_in_and_left_out_when_off(targets: tuple[str, ...]) -
     ids = answers(len(ASKED))
     assert (expected(ours, ASKED, ids) - expected(policy("gpt2"), ASKED, ids)).abs().max() > 0.1
     check(ours)
-    with adapter_off(ours.adapter):
+    with ours.adapter.disable_adapter():
         check(ours, reference=policy("gpt2"))
     check(ours)
 

@@ -16,8 +16,7 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sam
 from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
-from finegrained_rlhf.rollout import GenerateEngine, RolloutConfig, make_engine
-from finegrained_rlhf.rollout.continuous import engine as continuous
+from finegrained_rlhf.rollout import GenerateEngine, RolloutConfig, continuous, make_engine
 from finegrained_rlhf.rollout.fast import FastEngine
 
 pytestmark = needs_continuous
@@ -160,7 +159,7 @@ def test_a_failure_inside_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "message"),
     [
         ({"engine": "vllm"}, "engine: expected one of auto, generate, continuous, got 'vllm'"),
-        ({"importance_cap": 0.9}, r"rollout.importance_cap must be at least 1 \(or null\), got 0.9"),
+        ({"importance_cap": 0.9}, "importance_cap: expected null or at least 1, got 0.9"),
         ({"importance_mode": "token"}, "importance_mode: expected one of token_truncate, token_mask, sequence"),
         ({"importance_cap": 2.0, "logprobs": "decode"}, "takes the engine's for both; take logprobs=auto or update"),
     ],

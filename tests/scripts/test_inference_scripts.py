@@ -16,7 +16,8 @@ from finegrained_rlhf.factworld.make import MakeFactWorld
 from finegrained_rlhf.factworld.monitor import FactWorldOracle
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.jobs import Evaluate, Generate, SampleOutputs
-from finegrained_rlhf.models.tiny import make_tiny_models, read_corpus
+from finegrained_rlhf.models.tiny import read_corpus
+from finegrained_rlhf.models.tiny_networks import make_tiny_models
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 

@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import span_f1 as benchmark
 from benchmarks.span_f1 import every_span, growing_spans
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.text import span_f1
-from finegrained_rlhf.text.scores import Span, SpanMatcher, bag_f1, best_span, word_tokens
+from finegrained_rlhf.text import scores
+from finegrained_rlhf.text.scores import Span, SpanMatcher, bag_f1, word_tokens
 
 
 @pytest.mark.parametrize("rows", [512, 3])
 def test_equals_every_span_on_random_cases(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_f1, "_ROWS", rows)
+    monkeypatch.setattr(scores, "_ROWS", rows)
     draw = random.Random(rows)
     for _ in range(500):
         words = [str(i) for i in range(draw.randint(1, 8))]
@@ -42,7 +42,7 @@ def test_no_span_exceeds_the_bound_and_it_is_reached() -> None:
 def test_by_hand() -> None:
     """All 5 tokens of the answer in 8 of the passage: 2·5 / (8 + 5), which beats the first 3 alone, 2·3 / (3 + 5)."""
     passage = "The group had money troubles. In late 1969, Zappa broke up the band."
-    found = best_span(passage, "Late 1969, the band")
+    found = SpanMatcher(word_tokens("Late 1969, the band")).best(word_tokens(passage))
     assert found == Span(10 / 13, 7, 15)
     assert " ".join(word_tokens(passage)[found.start : found.end]) == "late 1969 , zappa broke up the band"
 
@@ -63,7 +63,7 @@ def test_nothing_shared() -> None:
 
 def test_an_answer_without_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one token"):
-        best_span("some text", "  ")
+        SpanMatcher(word_tokens("  "))
 
 
 def test_tokens() -> None:

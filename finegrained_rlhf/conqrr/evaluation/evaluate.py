@@ -24,7 +24,7 @@ from finegrained_rlhf.retrieval.record import read_index_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.retrieval.runs import Run, write_judgements, write_trec_run
 from finegrained_rlhf.runtime.directory.provenance import commit_of
-from finegrained_rlhf.runtime.job import resolved_settings
+from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.text.tables import markdown_table
 
 UnindexedGold = Literal["error", "count"]
@@ -125,7 +125,7 @@ class EvaluateRewrites(Settings):
         record = read_index_record(self.index)
         result = {
             "commit": commit_of(Path(__file__).parent),
-            "settings": resolved_settings(self),
+            "settings": as_config(self),
             "data": reading.report(),
             "retriever": {"kind": record.kind, "settings": dict(record.settings), "passages": record.corpus.passages},
             "gold": {"passages": len(gold), "not_in_index": len(unindexed)},

@@ -12,7 +12,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.runtime.directory.provenance import commit_of
-from finegrained_rlhf.runtime.job import resolved_settings
+from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.text.tables import markdown_table
 
 
@@ -48,7 +48,7 @@ class EvaluateScai(Settings):
             raise error.at(file=self.predictions) from None
         result = {
             "commit": commit_of(Path(__file__).parent),
-            "settings": resolved_settings(self),
+            "settings": as_config(self),
             **asdict(scored),
         }
         if self.output is not None:

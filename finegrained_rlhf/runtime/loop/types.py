@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import Write
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.runtime.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
-class LoopConfig:
+class LoopConfig(Settings):
     """How long to train and what to keep.
 
     Attributes:
@@ -30,23 +32,16 @@ class LoopConfig:
         patience: end after this many validations in a row without a new best one; None never does.
     """
 
-    total_steps: int
+    total_steps: Annotated[int, at_least(1)]
     seed: int = 0
-    checkpoint_every: int = 50
-    validate_every: int | None = 50
-    keep_checkpoints: int = 2
+    checkpoint_every: Annotated[int, at_least(1)] = 50
+    validate_every: Annotated[int | None, at_least(1)] = 50
+    keep_checkpoints: Annotated[int, at_least(1)] = 2
     resume: str = "auto"
     export: str = "policy"
-    patience: int | None = None
+    patience: Annotated[int | None, at_least(1)] = None
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "checkpoint_every", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("validate_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected null or at least 1, got {value}")
         if self.export not in ("policy", "model"):
             raise ConfigError(f"export: expected policy or model, got {self.export!r}")
 

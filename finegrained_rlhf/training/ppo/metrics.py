@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.core.records import ComponentTrace, Experience, RewardTrace, Rollout
 from finegrained_rlhf.inference.measure import StepMetrics, repetition
 from finegrained_rlhf.models.policy import Policy
@@ -132,7 +133,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class KeptSamples:
+class KeptSamples(Settings):
     """Which responses of a run are written down with their rewards.
 
     Attributes:
@@ -141,13 +142,9 @@ class KeptSamples:
         of_validation: so many greedy responses of every validation.
     """
 
-    every: int = 10
-    rows: int = 64
-    of_validation: int = 16
-
-    def __post_init__(self) -> None:
-        if self.every < 1 or self.rows < 0 or self.of_validation < 0:
-            raise ConfigError(f"kept samples: need every >= 1, rows >= 0 and of_validation >= 0, got {self}")
+    every: Annotated[int, at_least(1)] = 10
+    rows: Annotated[int, at_least(0)] = 64
+    of_validation: Annotated[int, at_least(0)] = 16
 
 
 def write_step_samples(path: Path, experience: Experience, rows: int, processes: Processes) -> None:

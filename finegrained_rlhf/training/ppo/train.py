@@ -32,7 +32,7 @@ def train_ppo(job: TrainPPO, built: PPOTrainer, processes: Processes, run: RunDi
     result = job.fit(built, loop, processes, run)
     if processes.is_main:
         logger.info(job.outcome(result, run))
-        for sentence in built.composer.unmet_constraints():
+        for sentence in built.composer.weights.unmet():
             logger.warning(sentence)
         if result.best_missed:
             logger.warning(

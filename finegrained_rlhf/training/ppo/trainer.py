@@ -221,13 +221,13 @@ class PPOTrainer:
             reference = self._scorer.reference(rollout, self._micro_batches(rollout))
             metrics.add("reference_perplexity", -reference.sum(), rollout.response_mask.sum())
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
-            for name, (total, count) in {**measured, **self.composer.constraint_sums(scores)}.items():
+            for name, (total, count) in {**measured, **self.composer.weights.sums(scores)}.items():
                 metrics.add(name, total, count)
         means = metrics.reduce(self.processes)
         means["reference_perplexity"] = perplexity_of(means["reference_perplexity"])
         self._keep_validation(step)
         self._hacking.warn(means)
-        missed = self.composer.missed_constraints(means)
+        missed = self.composer.weights.missed(means)
         return {"score": means["reward/total"], **missed, "examples": len(prompts), **means}
 
     def _keep_validation(self, step: int) -> None:

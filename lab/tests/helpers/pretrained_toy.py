@@ -13,8 +13,13 @@ from pathlib import Path
 import pytest
 from smoke import made_once
 
-from finegrained_lab.pretrained.prepare import PRETRAINED, PrepareModels, PretrainedModel
-from finegrained_lab.pretrained.wheels import WheelFile, WheelUnavailableError
+from finegrained_lab.pretrained.prepare import (
+    PRETRAINED,
+    PrepareModels,
+    PretrainedModel,
+    WheelFile,
+    WheelUnavailableError,
+)
 from finegrained_rlhf.core.files import sha256_of
 
 ROOT = Path(__file__).resolve().parents[2]

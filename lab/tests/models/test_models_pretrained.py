@@ -14,8 +14,7 @@ from pretrained_toy import WEIGHTS, toy_model, toy_wheel
 from script_runs import run_script
 
 from finegrained_lab.pretrained import prepare
-from finegrained_lab.pretrained.prepare import PRETRAINED, RECORD, PrepareModels
-from finegrained_lab.pretrained.wheels import WheelFile
+from finegrained_lab.pretrained.prepare import PRETRAINED, RECORD, PrepareModels, WheelFile
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 
 

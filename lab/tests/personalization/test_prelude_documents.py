@@ -15,7 +15,7 @@ import pytest
 from finegrained_lab.protocols import BertScore, MakePreludeContexts, ModelEditor, RunPrelude
 from finegrained_lab.protocols.prelude.inputs.documents import TASTES_OF_TASKS, read_prelude_experiment
 from finegrained_lab.protocols.prelude.measures import closest_source
-from finegrained_lab.protocols.prelude.tokens import cost_tokeniser
+from finegrained_lab.protocols.prelude.run import cost_tokeniser
 from finegrained_lab.worlds.style import StyleReader, StyleWriter
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl

@@ -22,7 +22,7 @@ PROGRAM = """
 import sys
 import tiktoken
 from finegrained_lab.protocols.prelude.similarity import BertScore
-from finegrained_lab.protocols.prelude.tokens import cost_tokeniser
+from finegrained_lab.protocols.prelude.run import cost_tokeniser
 text, model = sys.argv[1:]
 print(cost_tokeniser("nltk")(text))
 encoding = tiktoken.get_encoding("cl100k_base")

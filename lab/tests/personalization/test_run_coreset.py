@@ -12,7 +12,7 @@ import pytest
 from finegrained_lab.protocols import MakeDisambigDocs, RunCoreset
 from finegrained_lab.protocols.coreset.ambigdocs import read_ambigdocs, with_another_question
 from finegrained_lab.protocols.coreset.conversations import read_conversations
-from finegrained_lab.protocols.coreset.measures import (
+from finegrained_lab.protocols.coreset.run import (
     AnsweredTurn,
     conversation_figures,
     set_precision_recall,

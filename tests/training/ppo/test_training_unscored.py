@@ -182,5 +182,5 @@ def test_a_constraint_and_an_empty_response_know_nothing_of_it() -> None:
     composer = RewardComposer(config)
     scores = composer.score([Prompt("p", "", ())] * 3, ["x", " ", " "])
     assert scores["a"].values == ((3.0,), (), (-1.0,)) and scores["a"].unscored == {1}
-    assert composer.constraint_sums(scores) == {"constraint/a/value": (2.0, 2.0)}
+    assert composer.weights.sums(scores) == {"constraint/a/value": (2.0, 2.0)}
     assert RewardTrace({}, torch.zeros(2, 1)).scored is None

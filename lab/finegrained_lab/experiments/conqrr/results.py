@@ -12,7 +12,7 @@ from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.markers import InputFile
-from finegrained_rlhf.runtime.job import resolved_settings
+from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.text.tables import markdown_table
 
 COLUMNS = {"mrr": "MRR", "hit_rate@10": "R@10", "hit_rate@100": "R@100"}
@@ -65,7 +65,7 @@ class RewriteTable(Results):
         return self.write(
             {
                 **self.made_by(),
-                "settings": resolved_settings(self),
+                "settings": as_config(self),
                 "evaluations": evaluations,
                 **({} if self.differences is None else {"differences": self.differences.read()}),
                 **({} if self.samples is None else {"samples": self.samples.read()}),

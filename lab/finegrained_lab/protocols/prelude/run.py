@@ -1,4 +1,8 @@
-"""Running PRELUDE: every agent on the same contexts in the same order, each with a memory of its own."""
+"""Running PRELUDE: every agent on the same contexts in the same order, each with a memory of its own.
+
+An edit's cost is counted in words and marks, NLTK's words (PRELUDE's code) or tiktoken's tokens (its paper). The first
+needs nothing; the others are imported when they are named.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,17 +24,16 @@ from finegrained_lab.protocols.prelude.measures import (
     closest_source,
     word_overlap,
 )
-from finegrained_lab.protocols.prelude.tokens import cost_tokeniser
 from finegrained_lab.protocols.prelude.users import EditingUser
 from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
-from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least
-from finegrained_rlhf.personalization.edits import EditCost, edit_cost
+from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.learners.base import TASK, UNLEARNT, Draft, Learner
 from finegrained_rlhf.personalization.learners.prelude_agents import AGENTS, AgentSettings, check_agent, make_agent
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
@@ -37,6 +41,39 @@ from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.tables import markdown_table
+
+COST_TOKENS = ("words", "nltk", "tiktoken")
+"""`words` is the default: it needs neither a package nor a download."""
+_ENCODING = "cl100k_base"  # of GPT-4, the paper's agent
+
+
+def cost_tokeniser(name: str) -> Tokenise:
+    """The tokens of a name.
+
+    Args:
+        name: one of `COST_TOKENS`. `nltk` is `word_tokenize`, which needs NLTK's data `punkt_tab`; `tiktoken` is
+            GPT-4's encoding, which tiktoken downloads once.
+
+    Raises:
+        ConfigError: no such name, or what it needs is not there.
+    """
+    if name == "words":
+        return words_and_marks
+    if name not in COST_TOKENS:
+        raise ConfigError(f"cost_tokens: expected one of {', '.join(COST_TOKENS)}, got {name!r}")
+    try:
+        if name == "nltk":
+            split: Any = import_module("nltk").word_tokenize
+        else:
+            split = import_module("tiktoken").get_encoding(_ENCODING).encode_ordinary
+        split("A text.")
+    except ImportError:
+        raise ConfigError(f"cost_tokens={name}: {name} is not installed: pip install {name}, or use words") from None
+    except (LookupError, OSError, ValueError) as error:  # NLTK finds no data; tiktoken no file and no network
+        data = "python -m nltk.downloader punkt_tab" if name == "nltk" else "set TIKTOKEN_CACHE_DIR to a filled cache"
+        raise ConfigError(f"cost_tokens={name}: its data are not there ({type(error).__name__}): {data}") from None
+    return lambda text: [str(token) for token in split(text)]
+
 
 USER = "the user"
 SHOWN = ("cost", "normalised", "untouched", "preference_accuracy", "retrieval_accuracy", "tokens_in", "tokens_out")

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import tables_toy as toy
 
-from finegrained_lab.experiments.factworld.preference.cues import (
+from finegrained_lab.experiments.factworld.preference.table import (
     CUES,
+    PreferenceModelsTable,
     agreement,
     ceiling,
     error_counts,
     judged_gaps,
     pair_gaps,
 )
-from finegrained_lab.experiments.factworld.preference.table import PreferenceModelsTable
 from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.factworld.annotate import AnnotateFactWorld, mislabel, prefer
 from finegrained_rlhf.factworld.oracle import Judgement, judge_outputs

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from finegrained_lab.worlds.regret import MeasureRegret, measure
-from finegrained_lab.worlds.regret.cases import RegretCase, regret_cases
 from finegrained_lab.worlds.regret.formulas import (
     corrected_errors,
     enough_questions,
@@ -20,7 +19,7 @@ from finegrained_lab.worlds.regret.formulas import (
     switch_lower_bound,
     uniform_residual,
 )
-from finegrained_lab.worlds.regret.measure import measured_case
+from finegrained_lab.worlds.regret.measure import RegretCase, measured_case, regret_cases
 from finegrained_lab.worlds.regret.policies import MemoryPolicy, play_rounds
 from finegrained_lab.worlds.regret.rounds import Geometric, RegretWorld
 from finegrained_rlhf.core.errors import ConfigError

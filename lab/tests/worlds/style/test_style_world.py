@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
-from finegrained_lab.worlds.style.lexicon import SOURCES
+from finegrained_lab.worlds.style.make import SOURCES
 from finegrained_lab.worlds.style.styles import (
     DIMENSIONS,
     PLAIN,

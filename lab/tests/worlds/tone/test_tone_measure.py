@@ -7,7 +7,7 @@ import math
 import pytest
 
 from finegrained_lab.worlds.tone import ToneMonitor, ToneToxicity, ToneWorldConfig
-from finegrained_lab.worlds.tone.grammar import ToneGrammar
+from finegrained_lab.worlds.tone.measure import ToneGrammar
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.rewards import TextScorer
 

@@ -15,8 +15,8 @@ import pytest
 from script_runs import run_script
 
 from finegrained_lab.worlds.tone import MakeToneWorld, ToneWorldConfig, lexicon
-from finegrained_lab.worlds.tone.grammar import ToneGrammar
 from finegrained_lab.worlds.tone.lexicon import CALM, DUAL, HOT, MILD, PATTERNS, STRONG, TOXIC_KINDS, VARIANTS, tokens
+from finegrained_lab.worlds.tone.measure import ToneGrammar
 from finegrained_lab.worlds.tone.oracle import toxicity
 from finegrained_lab.worlds.tone.texts import ToneText, draw_text
 from finegrained_rlhf.core.errors import ConfigError
