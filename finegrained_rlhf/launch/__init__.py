@@ -10,9 +10,9 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "PointEvaluation": "sweeps.settings",
+        "PointEvaluation": "sweeps.point",
         "SharedKeys": "sweeps.points",
         "SweepCallback": "sweeps.callback",
-        "SweepSettings": "sweeps.settings",
+        "SweepSettings": "sweeps.point",
     },
 )

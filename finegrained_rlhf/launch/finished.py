@@ -20,21 +20,19 @@ from hydra.core.global_hydra import GlobalHydra
 
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_text
-from finegrained_rlhf.launch.checks.paths import Made, outputs
+from finegrained_rlhf.launch.checks.paths import outputs
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.launch.steps import Step
 from finegrained_rlhf.runtime.directory.changes import changes
-from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of, leaves
+from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE
 
-FILE = "steps.json"
+FILE = ".steps.json"
 _DIRECTORY = "{directory}"
-_FREE = ("resume", "tracking", "processes.threads")
-"""Keys of a training that change nothing in one that is finished; of the others it says itself what they change."""
 
 
 class Finished:
-    """The finished steps of a directory, in its `steps.json`.
+    """The finished steps of a directory, in its `.steps.json`.
 
     Args:
         directory: that the steps write to.
@@ -50,6 +48,8 @@ class Finished:
 
     def holds(self, step: Step) -> bool:
         """Whether a step is finished: what it made is there, and what it read is what it was."""
+        if step.is_anew:
+            return False
         declared = self._declared(step)
         entry = next((entry for entry in self._entries if entry["declared"] == declared), None)
         if entry is not None:
@@ -61,45 +61,36 @@ class Finished:
 
     def begun(self, step: Step) -> dict[str, Any]:
         """What is to be written of a step when it has ended well, taken before it starts."""
-        job = step.job
-        own = Made(path for _, path in outputs(job))
-        read = {key: value for key, value in inputs_of(job).items() if value["path"] not in own}
-        anew = job.get("resume", "auto") != "auto"
-        return {
-            "step": step.name,
-            "declared": None if anew else self._declared(step),
-            "job": job,
-            "inputs": read,
-        }
+        return {"step": step.name, "declared": self._declared(step), "job": step.job, "inputs": inputs_of(step.job)}
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """A step has ended well: write what `begun` gave, and what was made; a step that makes no file is not kept."""
+        """A step has ended well: write what `begun` gave, and what was made; one that makes no file is not kept.
+
+        What it read and has changed itself tells nothing of the next time, and is left out.
+        """
         self._digest_of = cache(_digest)
         made = [path for _, path in outputs(entry["job"]) if Path(path).exists()]
         if made:
-            now = {**entry, "made": made}
+            now = {**entry, "made": made, "inputs": {k: v for k, v in entry["inputs"].items() if self._is_there(v)}}
             self._entries = [*(other for other in self._entries if not _replaces(now, other)), now]
             write_text(self._path, self._portable(json.dumps(self._entries, indent=1, default=str)) + "\n")
 
     def _stands(self, entry: Mapping[str, Any]) -> bool:
-        local = [value for value in entry["inputs"].values() if "commit" not in value]
-        return all(Path(path).exists() for path in entry["made"]) and all(
-            self._digest_of(value["path"]) == value["sha256"] for value in local
-        )
+        return all(Path(path).exists() for path in entry["made"]) and all(map(self._is_there, entry["inputs"].values()))
+
+    def _is_there(self, read: Mapping[str, str]) -> bool:
+        return "commit" in read or self._digest_of(read["path"]) == read["sha256"]
 
     def _same(self, entry: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
         """Whether a step was run with the settings that a job has."""
-        before = entry["job"]
-        if before.get("_target_") != job.get("_target_") or job.get("resume", "auto") != "auto":
+        if "resume" in job or entry["job"].get("_target_") != job.get("_target_"):  # training says itself what it needs
             return False
         if not set(entry["made"]) <= {path for _, path in outputs(job)}:
             return False
-        if "resume" in job:
-            return dict(_deciding(before)) == dict(_deciding(job))
-        return not changes(before, job, entry["inputs"], inputs_of(job), strict=False)
+        return not changes(entry["job"], job, entry["inputs"], inputs_of(job), strict=False)
 
     def _declared(self, step: Step) -> str:
-        said = json.dumps(step.declared, sort_keys=True, default=str)
+        said = json.dumps(step.declared.get("known_by", step.declared), sort_keys=True, default=str)
         return hashlib.sha256(f"{configurations()}{self._portable(said)}".encode()).hexdigest()[:16]
 
     def _portable(self, text: str) -> str:
@@ -120,10 +111,6 @@ def _digest(path: str) -> str | None:
         return fingerprint(path)
     except OSError:
         return None
-
-
-def _deciding(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    return ((key, value) for key, value in leaves(config) if not key.startswith(_FREE))
 
 
 @cache

@@ -54,7 +54,8 @@ class Step(NamedTuple):
 
     Attributes:
         name: of its declaration; repetitions share it.
-        declared: `script` with `args` or `config`, or `job`; and `unless`, where it is given.
+        declared: `script` with `args` or `config`, or `job`; where it is given, `unless`, and `known_by`: what is
+            compared in place of all this.
     """
 
     name: str
@@ -79,6 +80,13 @@ class Step(NamedTuple):
     def is_given(self) -> bool:
         """Whether what it would make was brought along."""
         return "unless" in self.declared and Path(self.declared["unless"]).exists()
+
+    @property
+    def is_anew(self) -> bool:
+        """Whether it is to be run again though it is finished (`resume=never`), or from elsewhere."""
+        given = [str(self.declared.get("config", {}).get("resume", "auto"))]
+        given += [arg.partition("=")[2] for arg in self.args if arg.startswith("resume=")]
+        return given[-1] != "auto"
 
     def __str__(self) -> str:
         """What one would type, or the name of the class."""
@@ -202,7 +210,10 @@ def _composed(script: str, args: tuple[str, ...]) -> DictConfig:
 
 
 def processes_of(job: Any = None) -> Processes | OneProcess:
-    """The processes that a job, or an experiment, is run by; torch is imported where it may share its work, after mistakes were said."""
+    """The processes that a job, or an experiment, is run by.
+
+    torch is imported where it may share its work, after mistakes were said.
+    """
     config = getattr(job, "processes", None)
     if config is None and not getattr(job, "every_process", False) and os.environ.get("WORLD_SIZE", "1") == "1":
         return OneProcess()

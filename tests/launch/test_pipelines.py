@@ -143,9 +143,11 @@ def test_changed_files_of_configurations_are_composed_and_compared(
 
 def test_a_step_that_fails_is_named_and_is_not_finished(own: Path) -> None:
     assert run("steps.last=null")
-    with pytest.raises(FineGrainedError, match=r"^step world: output_dir: out/world was made with other values: .*train: 4 -> 5"):
+    with pytest.raises(
+        FineGrainedError, match=r"^step world: output_dir: out/world was made with other values: .*train: 4 -> 5"
+    ):
         run("steps.world.args=['output_dir=${output_dir}/world','train=5']")
-    assert [entry["step"] for entry in read_json("out/steps.json")] == ["world", "copies", "copies"]
+    assert [entry["step"] for entry in read_json("out/.steps.json")] == ["world", "copies", "copies"]
 
 
 def late(script: str, *args: str) -> str:
@@ -184,11 +186,11 @@ def test_seeds_that_have_the_same_steps_left_are_checked_once(own: Path, monkeyp
 
 def test_what_an_earlier_version_made_is_kept(own: Path) -> None:
     run()
-    (own / "out/steps.json").unlink()
+    (own / "out/.steps.json").unlink()
     record = read_json("out/experiment.json")
     write_json("out/experiment.json", {key: record[key] for key in ("seed", "settings")})
     assert run() == [] and run() == []
-    (own / "out/steps.json").unlink()  # but not what nothing says of
+    (own / "out/.steps.json").unlink()  # but not what nothing says of
     assert run() == ["out/train.txt", "out/dev.txt", "out/last.txt"]
 
 
@@ -216,5 +218,5 @@ def test_a_killed_pipeline_goes_on_where_it_was(own: Path) -> None:
     assert again.stdout.count("is done") == 3
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.count("is done") == 4 and not done.stderr
-    kept = json.loads((own / "out/steps.json").read_text())
+    kept = json.loads((own / "out/.steps.json").read_text())
     assert [entry["step"] for entry in kept] == ["world", "copies", "copies", "last"]

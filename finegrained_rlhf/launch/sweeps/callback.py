@@ -31,11 +31,11 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks.paths import check_writable
 from finegrained_rlhf.launch.checks.schema import check_keys
+from finegrained_rlhf.launch.children import ended_by_signals, last_output
 from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.mistakes import user_errors
 from finegrained_rlhf.launch.steps import checked, expanded
-from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_output
-from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed
+from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed, SweepSettings
 from finegrained_rlhf.launch.sweeps.points import (
     first_point,
     point_name,
@@ -43,7 +43,6 @@ from finegrained_rlhf.launch.sweeps.points import (
     swept_overrides,
     use_own_directory,
 )
-from finegrained_rlhf.launch.sweeps.settings import SweepSettings
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 STARTED = "started.json"
