@@ -172,7 +172,6 @@ def check_steps(steps: Iterable[Step], kind: str, made: Made) -> Made:
     """
     jobs = []
     for step in steps:
-        made.add([step.declared["unless"]] if "unless" in step.declared else [])
         if step.is_given:
             continue
         try:
@@ -186,7 +185,9 @@ def check_steps(steps: Iterable[Step], kind: str, made: Made) -> Made:
             _refuse(problems(job), f"{kind}{step.name}: ")
             jobs.append((step.name, job))
         _refuse(missing_inputs(job, made), f"{kind}{step.name}: ")
-        made.add(path for _, path in outputs(job))
+        made.add(
+            [path for _, path in outputs(job)] + [str(step.declared[key]) for key in {"unless"} & step.declared.keys()]
+        )
     for name, job in jobs:
         try:
             build(job)
