@@ -12,20 +12,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 
-from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.core.errors import DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_text
 from finegrained_rlhf.launch.checks.paths import outputs
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.launch.steps import Step
 from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of
-from finegrained_rlhf.runtime.directory.provenance import PACKAGE
+from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions
 
 FILE = ".steps.json"
 _DIRECTORY = "{directory}"
@@ -36,6 +35,9 @@ class Finished:
 
     Args:
         directory: that the steps write to.
+
+    Raises:
+        DataError: the file holds something else.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -44,6 +46,8 @@ class Finished:
         text = json.dumps(read_json(self._path)) if self._path.is_file() else "[]"
         own = json.dumps(self._directory)[1:-1]
         self._entries: list[dict[str, Any]] = json.loads(text.replace(_DIRECTORY, own))
+        if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
+            raise DataError("not a record of finished steps; without it, they are run again", file=self._path)
         self._digest_of = cache(_digest)
 
     def holds(self, step: Step) -> bool:
@@ -73,7 +77,7 @@ class Finished:
         if made:
             now = {**entry, "made": made, "inputs": {k: v for k, v in entry["inputs"].items() if self._is_there(v)}}
             self._entries = [*(other for other in self._entries if not _replaces(now, other)), now]
-            write_text(self._path, self._portable(json.dumps(self._entries, indent=1, default=str)) + "\n")
+            write_text(self._path, self._portable(json.dumps(self._entries, default=str)) + "\n")
 
     def _stands(self, entry: Mapping[str, Any]) -> bool:
         return all(Path(path).exists() for path in entry["made"]) and all(map(self._is_there, entry["inputs"].values()))
@@ -99,6 +103,10 @@ class Finished:
         return re.sub(rf"(?<![\w./-]){own}(?![\w.-])", lambda _: _DIRECTORY, text)
 
 
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and {"declared", "job", "inputs", "made"} <= value.keys()
+
+
 def _replaces(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether a step wrote over what one before it made: a file, or a directory made from the same."""
     files = {path for path in now["made"] if Path(path).is_file()}
@@ -116,7 +124,7 @@ def _digest(path: str) -> str | None:
 @cache
 def configurations() -> str:
     """A digest of the files that a step may be composed of, and of the package's version."""
-    digest = hashlib.sha256(metadata.version(PACKAGE).encode())
+    digest = hashlib.sha256(str(package_versions().get(PACKAGE)).encode())
     groups = {path.name for directory in conf_directories() for path in directory.iterdir() if path.is_dir()}
     for directory in dict.fromkeys((*conf_directories(), *_users())):
         files = [*directory.glob("*.yaml"), *(file for group in groups for file in (directory / group).rglob("*.yaml"))]

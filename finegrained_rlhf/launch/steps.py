@@ -2,9 +2,9 @@
 
 Steps are named, so that one experiment can change another's; null leaves one out. A step is a command with arguments,
 or a job of its own: `{script: NAME, args: [KEY=VALUE, …], each: {NAME: [VALUES]}}` or `{job: {_target_: …}}`.
-`unless: FILE` leaves a step out where a file exists that it would give: one that was brought along. An argument that is
-a mapping gives one KEY=VALUE for each of its keys whose value is not null. `{like: STEP, …}` is that step of the same
-experiment with some keys replaced and some arguments changed or added. A sweep's steps have `config`, the resolved
+`unless: FILE` leaves a step out where a file exists that it would give: made before, or brought along. An argument that
+is a mapping gives one KEY=VALUE for each of its keys whose value is not null. `{like: STEP, …}` is that step of the
+same experiment with some keys replaced and some arguments changed or added. A sweep's steps have `config`, the resolved
 configuration of their command, in place of arguments.
 """
 
@@ -185,9 +185,8 @@ def check_steps(steps: Iterable[Step], kind: str, made: Made) -> Made:
             _refuse(problems(job), f"{kind}{step.name}: ")
             jobs.append((step.name, job))
         _refuse(missing_inputs(job, made), f"{kind}{step.name}: ")
-        made.add(
-            [path for _, path in outputs(job)] + [str(step.declared[key]) for key in {"unless"} & step.declared.keys()]
-        )
+        made.add(path for _, path in outputs(job))
+        made.add(path for key, path in step.declared.items() if key == "unless")
     for name, job in jobs:
         try:
             build(job)

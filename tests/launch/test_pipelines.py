@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from other_processes import wait_until
 from script_runs import ENVIRONMENT, ROOT
 
-from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.core.errors import DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch import finished as _finished
 from finegrained_rlhf.launch import pipeline as _pipeline
@@ -192,6 +192,15 @@ def test_what_an_earlier_version_made_is_kept(own: Path) -> None:
     assert run() == [] and run() == []
     (own / "out/.steps.json").unlink()  # but not what nothing says of
     assert run() == ["out/train.txt", "out/dev.txt", "out/last.txt"]
+
+
+def test_a_damaged_record_is_one_line(own: Path) -> None:
+    for text in ("[{", '{"a": 1}', '[{"declared": "a"}]'):
+        (own / "out").mkdir(exist_ok=True)
+        (own / "out/.steps.json").write_text(text)
+        with pytest.raises(DataError, match=r"^file out/\.steps\.json") as caught:
+            run()
+        assert "\n" not in str(caught.value)
 
 
 def test_a_result_that_was_brought_along_is_taken(own: Path) -> None:
