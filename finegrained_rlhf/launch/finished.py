@@ -77,7 +77,11 @@ class Finished:
         if made:
             now = {**entry, "made": made, "inputs": {k: v for k, v in entry["inputs"].items() if self._is_there(v)}}
             self._entries = [*(other for other in self._entries if not _replaces(now, other)), now]
-            write_text(self._path, self._portable(json.dumps(self._entries, default=str)) + "\n")
+            self.write()
+
+    def write(self) -> None:
+        """Write what is finished, be it nothing."""
+        write_text(self._path, self._portable(json.dumps(self._entries, default=str)) + "\n")
 
     def _stands(self, entry: Mapping[str, Any]) -> bool:
         return all(Path(path).exists() for path in entry["made"]) and all(map(self._is_there, entry["inputs"].values()))

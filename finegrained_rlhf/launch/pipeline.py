@@ -111,16 +111,17 @@ def _of_seed(cfg: DictConfig, seed: int) -> dict[str, Any]:
 def _claim(directory: Path, experiment: Mapping[str, Any]) -> None:
     """Mark a directory with what its results are drawn from; results of another seed are moved aside, never mixed."""
     record, seed, settings = directory / "experiment.json", experiment["seed"], experiment["settings"]
-    before = read_json(record) if record.is_file() else {"seed": seed, "settings": {}, "steps": FILE}
+    before = read_json(record) if record.is_file() else {"seed": seed, "settings": {}}
     if before["seed"] != seed:
         aside = next(p for n in itertools.count() if not (p := directory.with_name(f"{directory.name}.{n}")).exists())
         os.replace(directory, aside)
         print(f"{directory} holds results of seed {before['seed']}: moved to {aside}", flush=True)
     elif changed := [k for k, v in settings.items() if before["settings"].get(k, v) != v]:
         print(f"warning: {directory} was begun with other settings: {', '.join(changed)}", flush=True)
-    elif "steps" not in before:
+    elif record.is_file() and not (directory / FILE).is_file():
         _adopt(Finished(directory), expanded(experiment["steps"]))
-    write_json(record, {"seed": seed, "settings": settings, "steps": FILE})
+    write_json(record, {"seed": seed, "settings": settings})
+    Finished(directory).write()
 
 
 def _adopt(finished: Finished, steps: Iterable[Step]) -> None:
