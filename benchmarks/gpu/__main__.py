@@ -49,7 +49,7 @@ from benchmarks.gpu.training import memory_items, training_items
 from benchmarks.machine import describe_machine
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_text
-from finegrained_rlhf.launch.sweeps.children import ended_by_signals
+from finegrained_rlhf.launch.children import ended_by_signals
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes

@@ -92,7 +92,7 @@ def run_doctor(cfg: DictConfig) -> None:
 def run_experiment(cfg: DictConfig) -> None:
     """Run every step of an experiment."""
     use_own_directory(cfg)
-    from finegrained_rlhf.launch.steps import run_pipeline
+    from finegrained_rlhf.launch.pipeline import run_pipeline
 
     run_pipeline(cfg)
 

@@ -35,8 +35,8 @@ def make_smoke(root: Path) -> Path:
     """Put the world and the tiny models of `experiment=smoke` under `root/prepared`."""
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):
         config = resolved(compose("train_ppo", overrides=["experiment=smoke", f"output_dir={root}"]))
-        for name, step in expanded(config["prepare"]):
-            run_step(step, name, Processes())
+        for step in expanded(config["prepare"]):
+            run_step(step, step.name, Processes())
     return root
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hydra import initialize_config_dir
 from hydra.utils import get_object
 from hydra_once import compose
@@ -29,8 +28,8 @@ from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
 from finegrained_rlhf.launch.checks.schema import keys_of_job  # noqa: E402
 from finegrained_rlhf.launch.commands import names  # noqa: E402
 from finegrained_rlhf.launch.configurations import conf_directories, conf_file  # noqa: E402
-from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory  # noqa: E402
+from finegrained_rlhf.launch.pipeline import collector  # noqa: E402
+from finegrained_rlhf.launch.steps import build, expanded, resolved  # noqa: E402
 from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
 from guards.doubles import read_doubles  # noqa: E402
 
@@ -481,11 +480,6 @@ def test_committed_tables_of_several_algorithms_keep_what_they_were_made_with(
     assert len(steps) == runs
     for step in steps.values():
         assert [step[key] for key in SCORING] == [*drawn, False, 10.0]
-
-
-def test_a_step_of_a_pipeline_waits_for_what_reward_model_training_writes_last() -> None:
-    steps = yaml.safe_load((CONF / "pipeline/factworld/models.yaml").read_text(encoding="utf-8"))["steps"]
-    assert Path(steps["reward_models"]["unless"]).name == RunDirectory("run").trust.name
 
 
 @pytest.mark.needs("finegrained_lab")

@@ -13,7 +13,7 @@ RUN = {"script": "train_ppo", "args": ["experiment=factworld/fine_grained", "out
 
 
 def steps_of(steps: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return list(expanded(steps))
+    return [(step.name, dict(step.declared)) for step in expanded(steps)]
 
 
 def test_arguments_are_replaced_by_key_and_added() -> None:
@@ -68,6 +68,6 @@ def test_a_mapping_gives_arguments_and_null_leaves_one_to_the_script() -> None:
         "run": {"script": "train_ppo", "args": ["seed=1", {"total_steps": None, "samples_every": 5, "a.b": "{x}"}]},
         "more": {"like": "run", "each": {"x": [7]}, "args": [{"total_steps": 3, "samples_every": None}]},
     }
-    found = {name: step["args"] for name, step in expanded(steps)}
+    found = {name: step["args"] for name, step in steps_of(steps)}
     assert found["run"] == ["seed=1", "samples_every=5", "a.b={x}"]
     assert found["more"] == ["seed=1", "samples_every=5", "a.b=7", "total_steps=3"]

@@ -18,7 +18,7 @@ from finegrained_rlhf.launch.app import run_command
 from finegrained_rlhf.launch.checks import contents
 from finegrained_rlhf.launch.checks.contents import problems_of_contents
 from finegrained_rlhf.launch.checks.paths import Made
-from finegrained_rlhf.launch.steps import check_steps
+from finegrained_rlhf.launch.steps import Step, check_steps
 from finegrained_rlhf.models.weights.files import check_adapter, check_language_model, check_model, check_tokenizer
 
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}
@@ -183,9 +183,9 @@ def test_a_file_is_read_once_while_it_does_not_change(tmp_path: Path, monkeypatc
 # Steps --------------------------------------------------------------------------------------------------------------
 
 
-def store(tmp_path: Path, name: str, **keys: Any) -> dict[str, Any]:
+def store(tmp_path: Path, step: str, name: str, **keys: Any) -> Step:
     job = {"_target_": "finegrained_rlhf.retrieval.BuildStore", "corpus": str(tmp_path / name), "output_dir": "unused"}
-    return {"job": {**job, **keys}}
+    return Step(step, {"job": {**job, **keys}})
 
 
 def test_all_steps_are_checked_before_the_first_and_all_problems_of_one_are_said(tmp_path: Path) -> None:
@@ -195,17 +195,17 @@ def test_all_steps_are_checked_before_the_first_and_all_problems_of_one_are_said
         (tmp_path / name).mkdir()
     towers = {"query": str(tmp_path / "query"), "passage": str(tmp_path / "passage")}
     encoder = {"_target_": "finegrained_rlhf.retrieval.EncoderConfig", **towers}
-    steps = [("first", store(tmp_path, "good.jsonl")), ("second", {"job": {**encoder}})]
+    steps = [store(tmp_path, "first", "good.jsonl"), Step("second", {"job": {**encoder}})]
     with pytest.raises(ConfigError, match=r"^step second: query: .*no model here.*; passage: .*no model here") as found:
         check_steps(steps, "step ", Made())
     assert "\n" not in str(found.value)
     with pytest.raises(ConfigError, match=r"^step third: corpus: file .*bad\.jsonl:1, field id"):
-        check_steps([steps[0], ("third", store(tmp_path, "bad.jsonl"))], "step ", Made())
+        check_steps([steps[0], store(tmp_path, "third", "bad.jsonl")], "step ", Made())
     with pytest.raises(ConfigError, match=r"^step fourth: unknown key 'size'; corpus: expected text"):
-        check_steps([steps[0], ("fourth", store(tmp_path, "good.jsonl", size=3, corpus=7))], "step ", Made())
-    bad_setting = {"job": {**encoder, "batch_size": 0}}
+        check_steps([steps[0], store(tmp_path, "fourth", "good.jsonl", size=3, corpus=7)], "step ", Made())
+    bad_setting = Step("fifth", {"job": {**encoder, "batch_size": 0}})
     with pytest.raises(ConfigError, match=r"^step fifth: batch_size: expected at least 1"):
-        check_steps([steps[0], ("fifth", bad_setting)], "step ", Made([str(tmp_path)]))
+        check_steps([steps[0], bad_setting], "step ", Made([str(tmp_path)]))
 
 
 # Commands -----------------------------------------------------------------------------------------------------------

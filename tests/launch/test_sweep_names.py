@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from script_runs import run_script
+from script_runs import ROOT, run_script
 
 from finegrained_rlhf.launch.sweeps.points import SharedKeys, first_point, own_overrides, point_name, swept_keys
 
@@ -113,3 +116,16 @@ def test_every_job_of_a_multirun_has_its_directory(tmp_path: Path) -> None:
     first = worlds(0, 1)
     assert set(first) == {"seed_0", "seed_1"} and first["seed_0"] != first["seed_1"]
     assert {path.name for path in tmp_path.iterdir()} == {"worlds"}  # nothing of Hydra's beside
+
+
+def test_the_process_of_a_job_composes_as_the_first_one_does() -> None:
+    """A launcher hands the callbacks over; a key that no file of configurations has is then known there too."""
+    code = f"""
+import pickle
+pickle.loads({pickle.dumps(SharedKeys())!r})
+from hydra import compose, initialize_config_dir
+with initialize_config_dir({str(ROOT / "conf")!r}, version_base=None):
+    print(compose("train_ppo", ["experiment=smoke", "processes.threads=1"]).processes.threads)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "1\n", done.stderr

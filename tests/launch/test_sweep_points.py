@@ -16,16 +16,20 @@ ROOT = Path(__file__).parents[2]
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import write_json, write_text  # noqa: E402
+from finegrained_rlhf.launch.children import complaint, gpus_for, last_output, locked, run_logged  # noqa: E402
 from finegrained_rlhf.launch.sweeps import point as _point  # noqa: E402
-from finegrained_rlhf.launch.sweeps.children import complaint, gpus_for, last_output, locked, run_logged  # noqa: E402
-from finegrained_rlhf.launch.sweeps.point import Point, StageFailed  # noqa: E402
-from finegrained_rlhf.launch.sweeps.settings import SweepSettings  # noqa: E402
+from finegrained_rlhf.launch.sweeps.point import (  # noqa: E402
+    Point,
+    StageFailed,
+    SweepSettings,  # noqa: E402
+)
 
 PYTHON = sys.executable
 
 
 def training_config(**changes: Any) -> dict[str, Any]:
     config = {
+        "_target_": "finegrained_rlhf.training.ppo.TrainPPO",
         "seed": 0,
         "resume": "auto",
         "total_steps": 2,
@@ -39,7 +43,8 @@ def training_config(**changes: Any) -> dict[str, Any]:
 
 
 def evaluation_config(**changes: Any) -> dict[str, Any]:
-    return {"data": "test.json", "seed": 0, "batch_size": 16, "processes": {"threads": 1}, **changes}
+    target = {"_target_": "finegrained_rlhf.inference.Evaluate"}
+    return {**target, "data": "test.json", "seed": 0, "batch_size": 16, "processes": {"threads": 1}, **changes}
 
 
 @pytest.fixture
@@ -52,7 +57,9 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         name = command[command.index("--config-name") + 1]
         started.append({"name": name, "at": directory.name, "command": command, "environment": environment})
         assert (directory / f"{name}.yaml").is_file()
-        if name == "evaluation":
+        if name == "point":
+            write_json(directory / "policy/config.json", {})
+        else:
             write_json(directory / "evaluation.json", {"completeness": 0.5})
         return 0
 
@@ -89,7 +96,7 @@ def test_point_files_compose_as_hydra_reads_them(tmp_path: Path, children: list[
     point(tmp_path, optimizer={"lr": 1e-5, "name": "1e-4", "none": None}).run()
     with initialize_config_dir(str(tmp_path / "points/p"), version_base=None):
         cfg, both = (compose(n, overrides=[f"hydra.searchpath=[file://{ROOT}/conf]"]) for n in ("point", "evaluation"))
-    assert cfg.optimizer == {"lr": 1e-5, "name": "1e-4", "none": None} and "hydra" not in cfg
+    assert {"lr": 1e-5, "name": "1e-4", "none": None}.items() <= cfg.optimizer.items() and "hydra" not in cfg
     assert (both.best_of, both.checkpoint) == (1, str(tmp_path / "points/p"))
 
 
@@ -97,12 +104,21 @@ def test_no_configuration_of_the_project_hides_that_of_a_point() -> None:
     assert not {"point.yaml", "evaluation.yaml"} & {path.name for path in (ROOT / "conf").iterdir()}
 
 
-def test_what_was_stopped_goes_on(tmp_path: Path, children: list[dict[str, Any]]) -> None:
+def test_what_was_stopped_goes_on(
+    tmp_path: Path, children: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as stopped:
+        stopped.setattr(_point, "run_logged", lambda *_: -15)
+        with pytest.raises(StageFailed):
+            point(tmp_path).run()
     point(tmp_path).run()
-    children.clear()
-    (tmp_path / "points/p/evaluation.json").unlink()  # stopped in training, or in the evaluation
+    assert names(children) == ["point", "p", "initial", "best_of_4"]
+    (tmp_path / "points/p/evaluation.json").unlink()  # stopped in the evaluation
     point(tmp_path).run()
-    assert names(children) == ["point", "p"]
+    assert names(children) == ["p"]
+    write_json(tmp_path / "points/p/policy/config.json", {"another": 1})  # what was measured is gone
+    point(tmp_path).run()
+    assert names(children) == ["p"]
     next(tmp_path.glob("baselines/best_of_4*/evaluation.json")).unlink()
     point(tmp_path).run()
     assert names(children) == ["best_of_4"]
@@ -240,7 +256,7 @@ def test_interrupted_children_end_with_all_that_they_started(tmp_path: Path) -> 
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
     parent = (
         f"import sys; sys.path.append({str(ROOT)!r})\n"
-        "from pathlib import Path\nfrom finegrained_rlhf.launch.sweeps.children import ended_by_signals, run_logged\n"
+        "from pathlib import Path\nfrom finegrained_rlhf.launch.children import ended_by_signals, run_logged\n"
         f"with ended_by_signals(): run_logged([sys.executable, '-c', {child!r}], Path('log.txt'))"
     )
     process = subprocess.Popen([PYTHON, "-c", parent], cwd=tmp_path, stderr=subprocess.DEVNULL)
@@ -255,7 +271,7 @@ def test_the_lock_outlives_a_killed_parent(tmp_path: Path) -> None:
     child = "open('up', 'w'); import time; time.sleep(100)"
     parent = (
         f"import sys; sys.path.append({str(ROOT)!r})\n"
-        "from pathlib import Path\nfrom finegrained_rlhf.launch.sweeps.children import locked, run_logged\n"
+        "from pathlib import Path\nfrom finegrained_rlhf.launch.children import locked, run_logged\n"
         "with locked(Path('lock'), wait=False) as lock:\n"
         f"    run_logged([sys.executable, '-c', {child!r}], Path('log'), {{}}, [lock])"
     )

@@ -34,9 +34,15 @@ class Made:
         self._paths += map(_absolute, paths)
 
     def __contains__(self, path: str) -> bool:
-        """Whether a path is one of them, lies in one, or holds one."""
+        """Whether a path is one of them, lies in one, holds one, or goes with one (`a.outputs.jsonl` with `a.json`)."""
         asked = _absolute(path)
-        return any(asked == own or asked in own.parents or own in asked.parents for own in self._paths)
+        return any(
+            asked == own
+            or asked in own.parents
+            or own in asked.parents
+            or (own.suffix and asked.parent == own.parent and asked.name.startswith(f"{own.stem}."))
+            for own in self._paths
+        )
 
 
 def check_inputs(config: Mapping[str, Any], made: Made | None = None) -> None:

@@ -25,9 +25,8 @@ from finegrained_rlhf.core.files import read_jsonl, write_json
 from finegrained_rlhf.launch.build import build
 from finegrained_rlhf.launch.checks.schema import check_keys
 from finegrained_rlhf.launch.checks.schema import problems as problems_of_keys
+from finegrained_rlhf.launch.children import complaint, ended_by_signals, last_output, run_logged, write_config
 from finegrained_rlhf.launch.preflight.dry_run import prepared
-from finegrained_rlhf.launch.sweeps.children import complaint, ended_by_signals, last_output, run_logged
-from finegrained_rlhf.launch.sweeps.config_files import write_config
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, Problem
 from finegrained_rlhf.preflight.doctor.config import DoctorConfig
 from finegrained_rlhf.preflight.doctor.run import as_json, examine, failures, line, verdict

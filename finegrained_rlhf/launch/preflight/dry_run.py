@@ -70,15 +70,16 @@ def prepared(
         output = config["output_dir"]
         steps = list(expanded(config.get("prepare") or {}))
         if steps and not Path(output, PREPARED).exists():
-            if any(step.get("script", "").startswith("train_") for _, step in steps):
+            if any(step.declared.get("script", "").startswith("train_") for step in steps):
                 hint = _NOT_TRAINED
             else:
                 cfg = copy.deepcopy(cfg)
                 cfg.output_dir = processes.broadcast_object(scratch)
                 config = resolve(cfg)
-                check_steps(expanded(config["prepare"]), "prepare: ", Made())
-                for name, step in expanded(config["prepare"]):
-                    run_step(step, f"[prepare: {name}]", processes)
+                steps = list(expanded(config["prepare"]))
+                check_steps(steps, "prepare: ", Made())
+                for step in steps:
+                    run_step(step, f"[prepare: {step.name}]", processes)
                 processes.barrier()
         job = {key: value for key, value in config.items() if key not in RESERVED_KEYS}
         yield {**job, "output_dir": output}, hint

@@ -31,11 +31,11 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks.paths import check_writable
 from finegrained_rlhf.launch.checks.schema import check_keys
+from finegrained_rlhf.launch.children import ended_by_signals, last_output
 from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.mistakes import user_errors
 from finegrained_rlhf.launch.steps import checked, expanded
-from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_output
-from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed
+from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed, SweepSettings
 from finegrained_rlhf.launch.sweeps.points import (
     first_point,
     point_name,
@@ -43,7 +43,7 @@ from finegrained_rlhf.launch.sweeps.points import (
     swept_overrides,
     use_own_directory,
 )
-from finegrained_rlhf.launch.sweeps.settings import SweepSettings
+from finegrained_rlhf.report.sweeps.results import SweepTable
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 STARTED = "started.json"
@@ -80,7 +80,7 @@ class SweepCallback(Callback):
             started = read_json(root / STARTED)
             records = [read_json(path) for path in sorted(root.glob(f"points/*/{RECORD}"))]
             records = sorted((r for r in records if r["start"] == started["start"]), key=lambda r: r["job"])
-            table = self._table(config)
+            table: SweepTable = build(resolved(config.sweep.table))
             result = table.collect(root, records, started["command"])
         print(f"\n{(root / 'sweep.md').read_text(encoding='utf-8')}\nreport: {root / 'report.html'}")
         for name in table.missing(result):
@@ -90,10 +90,6 @@ class SweepCallback(Callback):
         if result["failed"]:
             sys.exit(1)
 
-    @staticmethod
-    def _table(config: DictConfig) -> Any:
-        return build(resolved(config.sweep.table))
-
 
 def run_point(cfg: DictConfig) -> None:
     """The job of one point: train, measure, and write how it ended; a failure is recorded, so that others go on."""
@@ -101,15 +97,16 @@ def run_point(cfg: DictConfig) -> None:
     name = point_name(own)
     directory = root / "points" / name
     record = {"name": name, "job": HydraConfig.get().job.num, "start": read_json(root / STARTED)["start"], "swept": own}
-    record |= {"commit": "unknown", "minutes": 0.0, **_made(directory / RECORD)}
+    before = read_json(directory / RECORD) if (directory / RECORD).is_file() else {}
+    record |= {key: before.get(key, value) for key, value in (("commit", "unknown"), ("minutes", 0.0))}
     with ended_by_signals():
         try:
             use_own_directory(cfg, "points")
             point = _point(cfg, root, name)
             record |= {"seed": point.config["seed"], "weights": point.config["reward"]["weights"]}
-            before = 0.0 if point.config["resume"] == "never" else record["minutes"]
+            earlier = 0.0 if point.config["resume"] == "never" else record["minutes"]
             record |= {"baselines": point.baselines()} | point.run() | {"status": "done"}
-            record["minutes"] += before
+            record["minutes"] += earlier
         except FineGrainedError as error:
             stage, log = (error.stage, error.log) if isinstance(error, StageFailed) else ("configuration", None)
             record |= _failure(name, stage, str(error), log)
@@ -117,12 +114,6 @@ def run_point(cfg: DictConfig) -> None:
             traceback.print_exc()
             record |= _failure(name, "sweep", f"{type(error).__name__}: {error}", None)
     write_json(directory / RECORD, record)
-
-
-def _made(path: Path) -> dict[str, Any]:
-    """How a point that is there already was made."""
-    record = read_json(path) if path.is_file() else {}
-    return {key: record[key] for key in ("commit", "minutes") if key in record}
 
 
 def _failure(name: str, stage: str, error: str, log: Path | None) -> dict[str, Any]:
@@ -136,8 +127,6 @@ def _failure(name: str, stage: str, error: str, log: Path | None) -> dict[str, A
 def _check_first(cfg: DictConfig, root: Path) -> None:
     """Refuse what is wrong with the first point, and with the directory of the sweep, before anything is started."""
     check_writable("output_dir", str(root), directory=True)
-    if RunDirectory(root).is_run():
-        raise ConfigError(f"output_dir: {root} is a training run, whose report a sweep would replace; name another one")
     point = _point(cfg, root, "first")
     job = {**point.config, "output_dir": str(point.directory)}
     checked(job, list(expanded(job.get("prepare") or {})), inputs=not point.settings.prepare)

@@ -14,23 +14,89 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_text
-from finegrained_rlhf.launch.sweeps.children import complaint, gpus_for, last_output, locked, run_logged
-from finegrained_rlhf.launch.sweeps.config_files import as_yaml, read_config, write_config
-from finegrained_rlhf.launch.sweeps.settings import SweepSettings
+from finegrained_rlhf.core.markers import DataName, at_least
+from finegrained_rlhf.launch.children import (
+    as_yaml,
+    complaint,
+    gpus_for,
+    last_output,
+    locked,
+    run_logged,
+    write_config,
+)
+from finegrained_rlhf.launch.finished import Finished
+from finegrained_rlhf.launch.steps import Step
+from finegrained_rlhf.report.sweeps.results import SweepTable
+from finegrained_rlhf.runtime.directory.fingerprints import leaves
 from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 MODULE = "finegrained_rlhf"
 """What a child runs by `python -m`."""
 RECORD = "point.json"
-_MAY_CHANGE = ("resume", "tracking", "processes.threads")
+_MAY_CHANGE = ("resume", "tracking", "processes.threads", "output_dir")
 """Keys of training that do not decide what comes out."""
+
+
+@dataclass(frozen=True)
+class PointEvaluation(Settings):
+    """How points and baselines are measured.
+
+    Attributes:
+        data: prompt file with references; None takes the run's `validation_data`.
+        oracle: option of `finegrained evaluate`'s group.
+        rewards: measure what the point's reward models say.
+        max_new_tokens: longest answer in tokens.
+        batch_size: prompts decoded at once in a process, each with all its samples.
+        limit: use at most so many prompts; None uses all.
+    """
+
+    data: DataName | None = None
+    oracle: str = "none"
+    rewards: bool = True
+    max_new_tokens: int = 200
+    batch_size: int = 16
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class SweepSettings(Settings):
+    """How a sweep runs its points.
+
+    Attributes:
+        evaluation: of points and baselines.
+        table: what the sweep says at its end.
+        prepare: command lines, `NAME KEY=VALUE …`, that run once, before all points.
+        parallel: points at once.
+        processes: of `accelerate`, for each point.
+        launch: further arguments of `accelerate launch`.
+        gpus: numbers of the GPUs that the points share; None leaves the choice to accelerate.
+        best_of: baselines: the best of so many samples of the initial policy; 1 is its greedy answer.
+    """
+
+    evaluation: PointEvaluation = field(default_factory=PointEvaluation)
+    table: SweepTable = field(default_factory=SweepTable)
+    prepare: Sequence[str] = ()
+    parallel: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, at_least(1)] = 1
+    launch: Sequence[str] = ()
+    gpus: Sequence[int] | None = None
+    best_of: Sequence[int] = (1, 8)
+
+    def __post_init__(self) -> None:
+        if any(n < 1 for n in self.best_of):
+            raise ConfigError(f"sweep.best_of: expected numbers of at least 1, got {list(self.best_of)}")
+        if self.gpus is not None and len(self.gpus) < self.parallel * self.processes:
+            needed = self.parallel * self.processes
+            raise ConfigError(f"sweep.gpus: {self.parallel} points at once need {needed} GPUs, got {len(self.gpus)}")
 
 
 class StageFailed(FineGrainedError):
@@ -71,11 +137,6 @@ class Point:
         """The run directory."""
         return self.root / "points" / self.name
 
-    @property
-    def log(self) -> Path:
-        """What the children print."""
-        return self.directory / "log.txt"
-
     def run(self) -> dict[str, Any]:
         """Train and measure what is not done yet. Returns what that adds to the point's record.
 
@@ -83,46 +144,62 @@ class Point:
             StageFailed: a child failed.
             ConfigError: the directory holds a point with another configuration, or another process is at work in it.
         """
-        locks = self.root / "locks"
+        locks, started = self.root / "locks", time.perf_counter()
         with locked(locks / f"{self.name}.lock", wait=False) as lock:
             self._accept_configuration()
-            if self._is_measured(self.directory, self._evaluation()) and self.config["resume"] != "never":
-                baselines = {n: self._baseline_at(n) for n in self.settings.best_of}
-                if all(self._is_measured(path, self._baseline(n)) for n, path in baselines.items()):
-                    self._say("is done")
-                    return {"minutes": 0.0}
+            steps = self._steps()
+            if all(Finished(directory).holds(step) for directory, step in steps):
+                self._say("is done")
+                return {"minutes": 0.0}
             with gpus_for(self.settings.gpus, self.settings.processes, locks) as (environment, held):
-                return self._work(environment, [lock, *held])
-
-    def _work(self, environment: Mapping[str, str], held: Sequence[int]) -> dict[str, Any]:
-        started = time.perf_counter()
-        if self.config["resume"] == "never" or not (self.directory / "evaluation.json").is_file():
-            (self.directory / "evaluation.json").unlink(missing_ok=True)
-            self._child("training", self.log, self._command("train_ppo", "point", self.directory), environment, held)
-        self._measure(self.directory, self._evaluation(), environment, held)
-        for n in self.settings.best_of:
-            with locked(self.root / "locks" / f"{self._baseline_at(n).name}.lock", wait=True) as lock:
-                self._measure(self._baseline_at(n), self._baseline(n), environment, [*held, lock])
+                for directory, step in steps:
+                    with ExitStack() as shared:
+                        keep = [lock, *held]
+                        if directory != self.directory:
+                            keep.append(shared.enter_context(locked(locks / f"{directory.name}.lock", wait=True)))
+                        self._run(step, directory, environment, keep)
         minutes = (time.perf_counter() - started) / 60
         self._say(f"is done, {minutes:.1f} min")
         return {"commit": commit_of(Path(__file__).parent), "minutes": round(minutes, 2)}
 
+    def _steps(self) -> list[tuple[Path, Step]]:
+        """What makes a point, each with the directory that it is kept in."""
+        training = {"script": "train_ppo", "config": {**self.config, "output_dir": str(self.directory)}}
+        steps = [(self.directory, Step("training", {**training, "known_by": _deciding(self.config)}))]
+        measured = {self.directory: self._evaluation()}
+        measured |= {self._baseline_at(n): self._baseline(n) for n in self.settings.best_of}
+        for directory, config in measured.items():
+            name = "evaluation" if directory == self.directory else f"baseline {directory.name}"
+            declared = {"script": "evaluate", "config": config, "known_by": self._place_free(_essence(config))}
+            steps.append((directory, Step(name, declared)))
+        return steps
+
+    def _run(self, step: Step, directory: Path, environment: Mapping[str, str], held: Sequence[int]) -> None:
+        finished = Finished(directory)
+        if finished.holds(step):
+            return
+        script, name = step.declared["script"], "point" if step.name == "training" else "evaluation"
+        write_config(directory / f"{name}.yaml", script, step.declared["config"])
+        begun, log = finished.begun(step), directory / "log.txt"
+        self._say(f"{step.name} (log: {log})")
+        status = run_logged(self._command(script, name, directory), log, environment, held)
+        if status != 0:
+            raise StageFailed(step.name, f"exit status {status}: {complaint(last_output(log))}", log)
+        finished.add(begun)
+
     def _accept_configuration(self) -> None:
-        """Refuse to mix configurations; write the present one where children and the run look for it."""
-        run = RunDirectory(self.directory)
-        if run.config_path.is_file():
-            changed = [key for key in run.differing_keys(self.config) if not key.startswith(_MAY_CHANGE)]
-            if run.read_config().get("total_steps") != self.config["total_steps"]:
-                changed.append("total_steps")  # a run may be prolonged; a point with an evaluation may not
-            if changed and self.config["resume"] != "never":
-                raise ConfigError(
-                    f"{self.directory} was made with other values of {', '.join(changed)}; expected the same, another "
-                    "output_dir, or resume=never, which makes the point anew"
-                )
-            if changed:
-                self._say(f"is made anew with other values of {', '.join(changed)}")
-                shutil.rmtree(self.directory)
-        write_config(self.directory / "point.yaml", "train_ppo", self.config)
+        """Refuse to mix configurations; write the present one where the run looks for it."""
+        run, now = RunDirectory(self.directory), _deciding(self.config)
+        before = _deciding(run.read_config()) if run.config_path.is_file() else now
+        changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+        if changed and self.config["resume"] != "never":
+            raise ConfigError(
+                f"{self.directory} was made with other values of {', '.join(changed)}; expected the same, another "
+                "output_dir, or resume=never, which makes the point anew"
+            )
+        if changed:
+            self._say(f"is made anew with other values of {', '.join(changed)}")
+            shutil.rmtree(self.directory)
         if not run.config_path.is_file():  # the mark of a run: training takes a directory with other files for foreign
             write_text(run.config_path, as_yaml(self.config))
 
@@ -167,23 +244,6 @@ class Point:
         steps = json.dumps(self.config.get("prepare"), sort_keys=True)
         return json.loads(re.sub(rf"{points}/[^/\"]+/", "{point}/", f"[{exact}, {steps}]"))
 
-    def _is_measured(self, directory: Path, config: Mapping[str, Any]) -> bool:
-        written = directory / "evaluation.yaml"
-        if not (directory / "evaluation.json").is_file() or not written.is_file():
-            return False
-        return bool(self._place_free(_essence(read_config(written))) == self._place_free(_essence(config)))
-
-    def _measure(
-        self, directory: Path, config: Mapping[str, Any], environment: Mapping[str, str], held: Sequence[int]
-    ) -> None:
-        if self._is_measured(directory, config):
-            return
-        (directory / "evaluation.json").unlink(missing_ok=True)
-        write_config(directory / "evaluation.yaml", "evaluate", config)
-        stage = "evaluation" if directory == self.directory else f"baseline {directory.name}"
-        command = self._command("evaluate", "evaluation", directory)
-        self._child(stage, directory / "log.txt", command, environment, held)
-
     def _command(self, script: str, name: str, directory: Path) -> list[str]:
         call = ["-m", MODULE, script, "--config-dir", str(directory), "--config-name", name]
         if script == "evaluate" and self.settings.processes == 1:
@@ -194,16 +254,13 @@ class Point:
             launch += ["--multi_gpu", "--main_process_port", "0"]  # a free port: points run beside each other
         return [*launch, *self.settings.launch, *call]
 
-    def _child(
-        self, stage: str, log: Path, command: Sequence[str], environment: Mapping[str, str], held: Sequence[int]
-    ) -> None:
-        self._say(f"{stage} (log: {log})")
-        status = run_logged(command, log, environment, held)
-        if status != 0:
-            raise StageFailed(stage, f"exit status {status}: {complaint(last_output(log))}", log)
-
     def _say(self, text: str) -> None:
         print(f"{self.name}: {text}", flush=True)
+
+
+def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a training's configuration that decide what comes out, by key."""
+    return {key: value for key, value in leaves(config) if not key.startswith(_MAY_CHANGE)}
 
 
 def _essence(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from finegrained_rlhf.launch.filling import fill_defaults
+
 _NOT_IN_A_NAME = ("experiment", "output_dir")
 _OF_THE_SWEEP = "sweep."  # how points are run and compared: nothing that sets one apart
 _LONGEST = 80
@@ -88,7 +90,13 @@ def swept_keys(config: DictConfig) -> set[str]:
 
 
 class SharedKeys(Callback):
-    """Tells every job of a multirun which keys are not swept, by Hydra's own setting for names of directories."""
+    """Tells every job of a multirun which keys are not swept, by Hydra's own setting for names of directories.
+
+    A launcher hands it to the process of a job, which composes its configuration there: it fills in defaults as here.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_the_process_of_a_job, ()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Find the keys of the command line that have one value, and hand them to the jobs."""
@@ -98,6 +106,11 @@ class SharedKeys(Callback):
         if swept:
             keys = ",".join(f"'{key}'" for key in sorted(shared | {"output_dir"}))
             config.hydra.overrides.hydra.append(f"hydra.job.config.override_dirname.exclude_keys=[{keys}]")
+
+
+def _in_the_process_of_a_job() -> SharedKeys:
+    fill_defaults()
+    return SharedKeys()
 
 
 def swept_overrides() -> dict[str, str]:

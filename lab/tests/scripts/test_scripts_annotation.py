@@ -61,7 +61,7 @@ def test_from_answers_to_reward_models_in_one_command(smoke: Path, folder: Path)
         assert (run / "reward_models" / kind / "model" / "model.safetensors").is_file()
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     said = done(run_script("run_experiment", *one_command(smoke, folder)))
-    assert said.count(" exists") == 8
+    assert said.count(" is done") == 8
     after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     assert {path for path in after if after[path] != before.get(path)} <= {run / "experiment.json"}
 

@@ -72,7 +72,7 @@ def test_second_run_keeps_what_is_there(demo: Path) -> None:
     before = (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes()
     again = run("run_experiment", "pipeline=factworld/demo", f"output_dir={demo}", "seed=3", *SMALL)
     assert again.returncode == 0, again.stderr[-3000:]
-    assert "world.jsonl exists" in again.stdout and "is done" in again.stderr
+    assert again.stdout.count("is done") == 16 and again.stdout.count("[0.0 min, ") == 1  # the report
     assert (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes() == before
 
 
@@ -120,9 +120,8 @@ def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo: P
     before = {path: path.read_bytes() for path in root.rglob("*.jsonl")}
     again = run("run_experiment", *table, *SMALL)
     assert again.returncode == 0, again.stderr[-3000:]
-    assert again.stderr.count("is done") == 5  # SFT, four policies
-    # World, models, two files of outputs and two of feedback, four reward models, five evaluations.
-    assert again.stdout.count("exists") == 1 + 1 + 2 + 2 + 4 + 5
+    # World, models, SFT, two files of outputs and two of feedback, four reward models, four policies, five evaluations.
+    assert again.stdout.count("is done") == 1 + 1 + 1 + 2 + 2 + 4 + 4 + 5 and "[0.0 min, " not in again.stdout
     assert {path: path.read_bytes() for path in root.rglob("*.jsonl")} == before
     assert read_json(results)["rows"] == result["rows"]
 

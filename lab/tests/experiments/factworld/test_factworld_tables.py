@@ -33,7 +33,7 @@ from finegrained_lab.experiments.factworld.tables.systems import SystemsTable
 from finegrained_lab.figures import band
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.launch.steps import collector
+from finegrained_rlhf.launch.pipeline import collector
 from finegrained_rlhf.runtime.directory.provenance import command_line
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import spread_table, summarise_rows

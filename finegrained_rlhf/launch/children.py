@@ -1,4 +1,4 @@
-"""Child processes that write to a log and end with their parent, and GPUs dealt out to them."""
+"""Commands as child processes that take a resolved configuration, write to a log and end with their parent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.runtime.directory.lock import locked_file as locked
 
+_HEAD = """# Written by finegrained sweep; read by {command} --config-dir DIRECTORY --config-name {name}
+defaults:
+  - app
+  - _self_
+  - override hydra/job_logging: none
+  - override hydra/hydra_logging: none
+
+"""
 _PATIENCE = 20.0
 """Seconds that an interrupted child gets to end by itself."""
+
+
+def write_config(path: Path, script: str, config: Mapping[str, Any]) -> None:
+    """Write a resolved configuration so that a command takes it by `--config-dir` and `--config-name`."""
+    write_text(path, _HEAD.format(command=typed(script), name=path.stem) + as_yaml(config))
+
+
+def as_yaml(config: Mapping[str, Any]) -> str:
+    """Plain containers as Hydra reads them back: texts that look like numbers are quoted."""
+    return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
 
 
 @contextmanager

@@ -1,0 +1,228 @@
+"""Experiments of several steps: what is finished, what is run again, what is checked first, and a kill in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from other_processes import wait_until
+from script_runs import ENVIRONMENT, ROOT
+
+from finegrained_rlhf.core.errors import DataError, FineGrainedError
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.launch import finished as _finished
+from finegrained_rlhf.launch import pipeline as _pipeline
+from finegrained_rlhf.launch import steps as _steps
+from finegrained_rlhf.launch.pipeline import run_pipeline
+
+JOBS = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from finegrained_rlhf.core.markers import InputFile, OutputFile
+
+@dataclass
+class Copy:
+    data: InputFile
+    output: OutputFile
+    note: str = ""
+    seconds: float = 0.0
+    every_process = False
+
+    def run(self):
+        Path("begun.txt").open("a").write(f"{self.output}\\n")
+        time.sleep(self.seconds)
+        Path(self.output).write_text(Path(self.data).read_text() + self.note)
+"""
+PIPELINE = """
+# @package _global_
+output_dir: out
+settings: {seconds: 0, note: "!"}
+steps:
+  world:
+    script: make_factworld
+    args: ["output_dir=${output_dir}/world", "seed=${seed}", train=4, dev=2, test=0, sft_train=2, sft_dev=0]
+  copies:
+    each: {split: [train, dev]}
+    job: {_target_: own_jobs.Copy, data: "${output_dir}/world/{split}.json", output: "${output_dir}/{split}.txt"}
+  last:
+    job:
+      _target_: own_jobs.Copy
+      data: ${output_dir}/train.txt
+      output: ${output_dir}/last.txt
+      note: ${settings.note}
+      seconds: ${settings.seconds}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's directory: jobs, and the pipeline `own` in a directory of configurations."""
+    (tmp_path / "own_conf/pipeline").mkdir(parents=True)
+    (tmp_path / "own_conf/pipeline/own.yaml").write_text(PIPELINE)
+    (tmp_path / "own_jobs.py").write_text(JOBS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _finished.configurations.cache_clear()
+    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
+        yield tmp_path
+    _steps._composed.cache_clear()
+    sys.modules.pop("own_jobs", None)
+
+
+def run(*arguments: str) -> list[str]:
+    """Run the pipeline; the files that its copies wrote."""
+    begun = Path("begun.txt")
+    begun.unlink(missing_ok=True)
+    path = f"hydra.searchpath=[file://{Path('own_conf').resolve()}]"
+    run_pipeline(compose("run_experiment", ["pipeline=own", path, *arguments]))
+    return begun.read_text().split() if begun.is_file() else []
+
+
+def uncomposed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a finished step was composed, or built")
+
+    _steps._composed.cache_clear()
+    monkeypatch.setattr(_steps, "compose", refuse)
+    monkeypatch.setattr(_steps, "build", refuse)
+    return refuse
+
+
+def test_a_finished_pipeline_says_so_without_composing_a_step(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run() == ["out/train.txt", "out/dev.txt", "out/last.txt"]
+    shutil.copytree(own / "out", own / "copy")
+    capsys.readouterr()
+    uncomposed(monkeypatch)
+    assert run() == [] and run("output_dir=copy") == [] and run(f"output_dir={own / 'out'}") == []
+    names = ["world", "copies", "copies", "last"]
+    lines = [f"[seed 0, step {number} of 4: {name}] is done" for number, name in enumerate(names, start=1)]
+    assert capsys.readouterr().out.splitlines() == lines * 3
+
+
+def test_what_is_gone_or_reads_other_content_is_run_again_and_nothing_else(own: Path) -> None:
+    run()
+    (own / "out/dev.txt").unlink()
+    assert run() == ["out/dev.txt"]
+    (own / "out/train.txt").write_text("something else")  # what a person put there stays
+    assert run() == ["out/last.txt"] and (own / "out/last.txt").read_text() == "something else!"
+    (own / "out/world/train.json").write_text("[]")
+    assert run() == ["out/train.txt", "out/last.txt"] and run() == []
+
+
+def test_other_settings_run_the_steps_that_have_them(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run()
+    assert run("settings.note='?'") == ["out/last.txt"] and (own / "out/last.txt").read_text().endswith("?")
+    assert "out was begun with other settings: note" in capsys.readouterr().out
+    assert run("settings.note='?'") == []
+    assert run() == ["out/last.txt"]  # that of the first settings was replaced
+
+
+def test_changed_files_of_configurations_are_composed_and_compared(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_finished, "conf_directories", lambda: (own / "own_conf",))
+    run()
+    (own / "own_conf/pipeline/another.yaml").write_text("steps: {}")
+    _finished.configurations.cache_clear()
+    _steps._composed.cache_clear()
+    composed: list[str] = []
+    monkeypatch.setattr(_steps, "compose", lambda name, overrides: composed.append(name) or compose(name, overrides))
+    assert run() == [] and composed == ["make_factworld"]
+    assert "4: world] is done" in capsys.readouterr().out
+
+
+def test_a_step_that_fails_is_named_and_is_not_finished(own: Path) -> None:
+    assert run("steps.last=null")
+    with pytest.raises(
+        FineGrainedError, match=r"^step world: output_dir: out/world was made with other values: .*train: 4 -> 5"
+    ):
+        run("steps.world.args=['output_dir=${output_dir}/world','train=5']")
+    assert [entry["step"] for entry in read_json("out/.steps.json")] == ["world", "copies", "copies"]
+
+
+def late(script: str, *args: str) -> str:
+    return f"steps.late={{script:{script},args:{list(args)}}}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("steps.last.job.datta=x", "step last: unknown key 'datta'"),
+        ("steps.last.job.data=out/dve.txt", "step last: data: out/dve.txt: no such file or directory"),
+        ("steps.last.job.data=out/last.txt", "step last: output: out/last.txt is also data"),
+        ("steps.late.script=make_factwrld", "step late: "),
+        (late("make_factworld", "sed=1", "output_dir=out/x"), "step late: make_factworld: unknown key 'sed'"),
+        (late("train_sft", "experiment=factworld/sft", "output_dir=out/x", "policy.path=out/model"), "path: out/model"),
+    ],
+)
+def test_all_steps_are_checked_before_the_first(own: Path, wrong: str, told: str) -> None:
+    with pytest.raises(FineGrainedError, match=r"^step (last|late): ") as caught:
+        run(f"++{wrong}")
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert not (own / "out").exists() and not (own / "begun.txt").exists()
+
+
+def test_seeds_that_have_the_same_steps_left_are_checked_once(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[list[str]] = []
+    check = _pipeline.check_steps
+    monkeypatch.setattr(
+        _pipeline, "check_steps", lambda s, *rest: checked.append([x.name for x in s]) or check(s, *rest)
+    )
+    run("seeds=[1]")
+    run("seeds=[1,2,3]", "++steps.last.job.note=other")
+    assert checked[1:] == [["last"], ["world", "copies", "copies", "last"]]
+    assert len(list(own.glob("out/seed_*/last.txt"))) == 3
+
+
+def test_what_an_earlier_version_made_is_kept(own: Path) -> None:
+    run()
+    (own / "out/.steps.json").unlink()
+    (own / "out/dev.txt").unlink()
+    assert run() == ["out/dev.txt"] and run() == []
+
+
+def test_a_damaged_record_is_one_line(own: Path) -> None:
+    for text in ("[{", '{"a": 1}', '[{"declared": "a"}]'):
+        (own / "out").mkdir(exist_ok=True)
+        (own / "out/.steps.json").write_text(text)
+        with pytest.raises(DataError, match=r"^file out/\.steps\.json") as caught:
+            run()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_result_that_was_brought_along_is_taken(own: Path) -> None:
+    (own / "given.txt").write_text("given")
+    given = "steps.given={job:{_target_:own_jobs.Copy,data:nowhere,output:out/given.txt},unless:given.txt}"
+    assert run(f"+{given}") == ["out/train.txt", "out/dev.txt", "out/last.txt"]
+    (own / "given.txt").unlink()
+    with pytest.raises(FineGrainedError, match="^step given: data: nowhere: no such file"):
+        run(f"+{given}")
+
+
+def test_a_killed_pipeline_goes_on_where_it_was(own: Path) -> None:
+    command = [sys.executable, "-m", "finegrained_rlhf", "run_experiment", "--config-dir", "own_conf", "pipeline=own"]
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{own}:{ROOT}:{ENVIRONMENT.get('PYTHONPATH', '')}"}
+    begun = own / "begun.txt"
+    slow = subprocess.Popen([*command, "settings.seconds=300"], env=environment, stdout=subprocess.DEVNULL)
+    wait_until(lambda: begun.is_file() and "last" in begun.read_text(), "the last step has not begun")
+    slow.send_signal(signal.SIGKILL)
+    slow.wait()
+    begun.unlink()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert begun.read_text().split() == ["out/last.txt"] and (own / "out/last.txt").is_file()
+    assert again.stdout.count("is done") == 3
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.count("is done") == 4 and not done.stderr
+    kept = json.loads((own / "out/.steps.json").read_text())
+    assert [entry["step"] for entry in kept] == ["world", "copies", "copies", "last"]
