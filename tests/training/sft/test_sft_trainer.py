@@ -107,9 +107,8 @@ def test_the_loss_is_transformers_own_mean_over_answer_tokens(files: Path, tmp_p
 def test_micro_batches_do_not_change_a_step(files: Path, tmp_path: Path, kind: str) -> None:
     results = []
     for size in (1, 3, 8):
-        sft = job(files, tmp_path, policy=PolicyConfig(str(files / "models" / kind)), batch_size=8, dropout=0.0)
-        trainer = sft.build(Processes())
-        object.__setattr__(trainer.settings, "micro_batch_size", size)
+        model, sizes = PolicyConfig(str(files / "models" / kind)), {"batch_size": 8, "micro_batch_size": size}
+        trainer = job(files, tmp_path, policy=model, dropout=0.0, **sizes).build(Processes())
         start = parameters(trainer)
         for step in (1, 2, 3):
             trainer.train_step(step)
