@@ -326,7 +326,7 @@ class SequenceScorer(_Scorer):
             DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
                 `too_long` is `refuse`.
         """
-        from reward_models.training.trainer import start_raw_scores
+        from reward_models.encoders.models import start_raw_scores
 
         model = self.model
         inputs = self._encode(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import DataName, InputFile, above, at_least, below, harmless
@@ -98,6 +98,24 @@ class EpochsRun(SupervisedRun[Trainer]):
     def loop(self, built: Trainer) -> LoopConfig:
         """The settings of the training loop on the trainer's examples."""
         return self.loop_config(len(built.data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRun(EpochsRun[Trainer]):
+    """Training of a model that is no policy on given examples.
+
+    Attributes:
+        batches: batch sizes.
+    """
+
+    export: ClassVar[str] = "model"
+
+    batches: BatchConfig
+
+    @property
+    def sizes(self) -> BatchConfig:
+        """How many examples are taken at a time."""
+        return self.batches
 
 
 @dataclass(frozen=True, kw_only=True)

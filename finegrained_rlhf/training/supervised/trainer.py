@@ -11,6 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -95,9 +96,10 @@ class SupervisedTrainer(OptimizerTrainer, ABC, Generic[Example]):
 
     # What a trainer gives ----------------------------------------------------------------------------------------
 
-    @abstractmethod
     def objective(self, examples: Sequence[Example], count: float, step: int) -> tuple[Tensor, Tensor]:
-        """Examples' part of the loss, and their sums; runs under the precision of the run.
+        """Examples' part of the loss, and their sums, under the precision of the run.
+
+        A trainer whose examples are compared with one another gives `backward` and `measured` instead.
 
         Args:
             examples: at least one; those of a micro-batch, or of a pass of a validation.
@@ -107,6 +109,7 @@ class SupervisedTrainer(OptimizerTrainer, ABC, Generic[Example]):
         Returns:
             [] with a gradient; and [`sums`], which add up over examples.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def means(self, sums: Tensor) -> dict[str, float]:
@@ -256,14 +259,20 @@ class SupervisedModelTrainer(SupervisedTrainer[Example], ModelTrainer):
         """Open the exported model, measure it on the validation examples, and write `metrics.json`."""
         self.model = self.copy_of(self.model, run.final(self.job.export)).to(self.processes.device)
         dev = dict(self.measured()) if self.validation else {}
+        results = self.results(dev, run.final(self.job.export))
         if self.processes.is_main:
             steps = {"best_step": result.best_step, "steps": result.step}
             examples = {"train_examples": len(self.data), "dev_examples": len(self.validation)}
-            run.write_results({**steps, **examples, "dev": dev, **self.results(dev)})
+            run.write_results({**steps, **examples, "dev": dev, **results})
             shown = ", ".join(f"{name} {dev[name]:.3f}" for name in self.headline if name in dev)
             print(f"{self.title}: best at step {result.best_step}, dev {shown or 'not measured'}")
         self.processes.barrier()
 
-    def results(self, dev: Mapping[str, float]) -> dict[str, Any]:
-        """What `metrics.json` says beside steps, numbers of examples and the validation."""
+    def results(self, dev: Mapping[str, float], exported: Path) -> dict[str, Any]:
+        """What `metrics.json` says beside steps, numbers of examples and the validation (every process).
+
+        Args:
+            dev: metrics of the validation; none where there is nothing to validate on.
+            exported: directory of the model.
+        """
         return {}
