@@ -41,7 +41,7 @@ from reward_models.kinds.base import GlobalAttention
 from reward_models.kinds.parts import InputParts
 from reward_models.record import RewardModelRecord
 from reward_models.train import RewardModelTrainer
-from reward_models.training.objectives import reward_model_objective
+from reward_models.training.objectives import metrics_of, reward_model_objective
 
 SEEDS, STEPS, VALIDATE_EVERY = (0, 1, 2), 400, 100
 FACTWORLD = OptimizerConfig(lr=2e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0)
@@ -178,7 +178,7 @@ def template(feedback: Path, kind: str) -> None:
     trained(model, examples, without, 12, TEMPLATE_STEPS[kind], 0)
     model.eval()
     accuracies = [
-        reward_model_objective(model, each)[1].metrics(model.record.definition.form)["accuracy"]
+        metrics_of(reward_model_objective(model, each)[1], model.record.definition.form)["accuracy"]
         for each in (without, with_bar)
     ]
     if kind == "factuality":

@@ -172,7 +172,7 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind
         with pytest.raises(KeyboardInterrupt):
             one.run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reward_models.train.load_reward_model", interrupted)
+        patch.setattr(RewardModelTrainer, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             one.run()
     assert (parts / "metrics.json").is_file() and not (parts / "trust.json").exists()  # pipelines look at the latter

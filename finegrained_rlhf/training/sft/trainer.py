@@ -223,10 +223,8 @@ def assemble_sft(job: TrainSFT, processes: Processes) -> SFTTrainer:
     check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
     if job.whole_texts:
         check_forward(policy, prompts, processes)
-        texts = [
-            _texts(job, part, policy, file) for part, file in ((prompts, job.data), (validation, job.validation_data))
-        ]
-        return WholeTextTrainer(job, policy, *texts, processes)
+        texts, held_out = _texts(job, prompts, policy, job.data), _texts(job, validation, policy, job.validation_data)
+        return WholeTextTrainer(job, policy, texts, held_out, processes)
     data = demonstrations(prompts, policy, job.max_answer_tokens)
     for prompt in validation:
         if not prompt.metadata.get("references"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -58,7 +58,7 @@ def accumulate(groups: Sequence[Sequence[Example]], objective: Objective[Example
     return total
 
 
-class SupervisedTrainer(OptimizerTrainer, ABC, Generic[Example]):
+class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
     """Trains a model on given examples. Satisfies the training loop's `Trainable`.
 
     Args:
@@ -80,9 +80,11 @@ class SupervisedTrainer(OptimizerTrainer, ABC, Generic[Example]):
     sums: ClassVar[int]
     speed: ClassVar[str] = ""
     longest_first: ClassVar[bool] = False
+    model: Any
+    validation: Sequence[Any]
 
     def __init__(
-        self, job: Any, model: nn.Module, data: Sequence[Example], validation: Sequence[Example], processes: Processes
+        self, job: Any, model: nn.Module, data: Sequence[Example], validation: Sequence[Any], processes: Processes
     ) -> None:
         if not data:
             raise DataError("expected at least one example to train on, got none", field="data")
