@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.markers import InputFile, ModelName, at_least, below, harmless
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
@@ -14,14 +14,11 @@ from reward_models.kinds import Kind, kind_named, kinds_of
 from reward_models.labels.pairs import CompletenessConfig
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
     from finegrained_rlhf.runtime.loop.types import LoopConfig
-    from finegrained_rlhf.runtime.processes import Processes
-    from reward_models.train import RewardModelTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRewardModel(SupervisedRun["RewardModelTrainer"]):
+class TrainRewardModel(SupervisedRun):
     """Train a reward model on human (or oracle) feedback; then measure the exported one, and its trust.
 
     Fields of every training run: see `TrainingRun`; without `total_steps`, `reward_model` says how long.
@@ -38,6 +35,7 @@ class TrainRewardModel(SupervisedRun["RewardModelTrainer"]):
         segmenter: `rules` or the name of an installed spaCy pipeline.
     """
 
+    assembly: ClassVar[str] = "reward_models.train.assemble_reward_model"
     export: ClassVar[str] = "model"
 
     data: InputFile
@@ -64,17 +62,6 @@ class TrainRewardModel(SupervisedRun["RewardModelTrainer"]):
         """How many records with labels, or pairs, are taken at a time."""
         return self.reward_model.batches
 
-    def loop(self, built: RewardModelTrainer) -> LoopConfig:
+    def loop(self, built: Any) -> LoopConfig:
         """The settings of the training loop; an epoch has as many steps as the batches of these examples."""
         return self.loop_settings(built.steps, epoch=built.plan.steps(1), validates=bool(built.validation))
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> RewardModelTrainer:
-        """Read and label the feedback, and load the encoder.
-
-        Raises:
-            DataError: broken feedback, or no example is left after labelling.
-            ModelError: `model` is no encoder.
-        """
-        from reward_models.train import assemble_reward_model
-
-        return assemble_reward_model(self, processes)

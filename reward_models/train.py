@@ -218,7 +218,12 @@ def with_moments(
 
 
 def assemble_reward_model(job: TrainRewardModel, processes: Processes) -> RewardModelTrainer:
-    """Read and label the feedback, build the model and encode the examples."""
+    """Read and label the feedback, build the model and encode the examples.
+
+    Raises:
+        DataError: broken feedback, or no example is left after labelling.
+        ModelError: `model` is no encoder.
+    """
     train_records, validation_records = _read(job)
     model = _new_model(job)
     encoder = model.input_encoder()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import InputFile, ModelName, at_least
@@ -12,11 +12,6 @@ from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.training.supervised.job import BatchConfig, BatchSize, Epochs, ModelRun, PassSize
-
-if TYPE_CHECKING:
-    from finegrained_rlhf.dialki.training.trainer import KnowledgeTrainer
-    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-    from finegrained_rlhf.runtime.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class DialkiBatchConfig(BatchConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainDialki(ModelRun["KnowledgeTrainer"]):
+class TrainDialki(ModelRun):
     """Train DIALKI, or a baseline, on dialogues whose agent turns name the knowledge that they rest on.
 
     The exported model answers the validation dialogues in the end, and γ is tuned on them. Fields of every training
@@ -59,6 +54,8 @@ class TrainDialki(ModelRun["KnowledgeTrainer"]):
         batches: sizes, and passages a dialogue.
         dropout: rate everywhere in the model; None keeps the encoder's own and `dialki.dropout`.
     """
+
+    assembly: ClassVar[str] = "finegrained_rlhf.dialki.training.systems.assemble_dialki"
 
     data: InputFile
     validation_data: InputFile | None = None
@@ -98,14 +95,3 @@ class TrainDialki(ModelRun["KnowledgeTrainer"]):
             seen_in=self.data if validation and self.format == "doc2dial" else None,
             part=self.validation_part if validation else self.part,
         )
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> KnowledgeTrainer:
-        """Load model and data.
-
-        Raises:
-            DataError: broken data, or nothing is left to train on.
-            ModelError: `model` is no encoder.
-        """
-        from finegrained_rlhf.dialki.training.systems import assemble_dialki
-
-        return assemble_dialki(self, processes)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from finegrained_rlhf.core.markers import InputFile, ModelName, at_least
 from finegrained_rlhf.training.supervised.job import BatchConfig, Epochs, ModelRun
 
-if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-    from finegrained_rlhf.runtime.processes import Processes
-    from finegrained_rlhf.training.classifier.trainer import ClassifierTrainer
-
 
 @dataclass(frozen=True, kw_only=True)
-class TrainClassifier(ModelRun["ClassifierTrainer"]):
+class TrainClassifier(ModelRun):
     """Train a classifier of texts, for `rewards.ClassifierScorer` and whoever reads the Hugging Face layout.
 
     The best model ends up in `output_dir/model`, what it reaches in `metrics.json`. Fields of every training run: see
@@ -33,6 +28,8 @@ class TrainClassifier(ModelRun["ClassifierTrainer"]):
         shuffle_labels: deal the labels out anew among the training texts: a control that must not learn.
     """
 
+    assembly: ClassVar[str] = "finegrained_rlhf.training.classifier.trainer.assemble_classifier"
+
     data: InputFile
     validation_data: InputFile | None = None
     model: ModelName
@@ -42,15 +39,3 @@ class TrainClassifier(ModelRun["ClassifierTrainer"]):
     max_length: Annotated[int | None, at_least(4)] = None
     selected_by: Literal["loss", "accuracy"] = "loss"
     shuffle_labels: bool = False
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> ClassifierTrainer:
-        """Read texts and model.
-
-        Raises:
-            DataError: a file is missing or damaged.
-            ConfigError: labels that do not belong to the data.
-            ModelError: no model that can classify, a tokenizer that cannot pad, or one that is not the model's.
-        """
-        from finegrained_rlhf.training.classifier.trainer import assemble_classifier
-
-        return assemble_classifier(self, processes)

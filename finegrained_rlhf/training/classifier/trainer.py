@@ -64,10 +64,6 @@ class ClassifierTrainer(SupervisedModelTrainer[ClassifierExample]):
         """What the job selects by."""
         return -metrics["loss"] if self.job.selected_by == "loss" else metrics["accuracy"]
 
-    def length(self, example: ClassifierExample) -> int:
-        """Tokens."""
-        return len(example.ids)
-
     def results(self, dev: Mapping[str, float], exported: Path) -> dict[str, Any]:
         """The classes."""
         return {"labels": list(self.model.network.config.id2label.values())}
@@ -79,7 +75,13 @@ class ClassifierTrainer(SupervisedModelTrainer[ClassifierExample]):
 
 
 def assemble_classifier(job: TrainClassifier, processes: Processes) -> ClassifierTrainer:
-    """Read the labelled texts and open an encoder with a head for their labels."""
+    """Read the labelled texts and open an encoder with a head for their labels.
+
+    Raises:
+        DataError: a file is missing or damaged.
+        ConfigError: labels that do not belong to the data.
+        ModelError: no model that can classify, a tokenizer that cannot pad, or one that is not the model's.
+    """
     train = read_labelled_texts(job.data)
     validation = [] if job.validation_data is None else read_labelled_texts(job.validation_data)
     labels = labels_of([*train, *validation], job.classes)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, ModelName, at_least
 from finegrained_rlhf.training.supervised.job import BatchConfig, Epochs, ModelRun
-
-if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-    from finegrained_rlhf.runtime.processes import Processes
-    from finegrained_rlhf.training.dpr.trainer import DprTrainer
 
 
 @dataclass(frozen=True)
@@ -32,7 +27,7 @@ class DprSampling(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainDPR(ModelRun["DprTrainer"]):
+class TrainDPR(ModelRun):
     """Train the two towers of dense passage retrieval, for `retriever=dense` with `encoder.query` and `.passage`.
 
     The best towers, by the rank of each validation query's first positive among the passages of all, are two
@@ -56,6 +51,8 @@ class TrainDPR(ModelRun["DprTrainer"]):
             `mrr`, which those that are near the top do.
     """
 
+    assembly: ClassVar[str] = "finegrained_rlhf.training.dpr.trainer.assemble_dpr"
+
     data: InputFile
     validation_data: InputFile | None = None
     query_model: ModelName
@@ -76,15 +73,3 @@ class TrainDPR(ModelRun["DprTrainer"]):
                 f"best_from_epoch: expected 0 to epochs, which is {self.epochs}, got {self.best_from_epoch}"
             )
         super().__post_init__()
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> DprTrainer:
-        """Read queries, passages and towers.
-
-        Raises:
-            DataError: a file is missing or damaged, or there are no two passages to tell apart.
-            ConfigError: `best_from_epoch` is after the last step.
-            ModelError: a tower is missing, no encoder, or its tokenizer is not its own; or vectors of two widths.
-        """
-        from finegrained_rlhf.training.dpr.trainer import assemble_dpr
-
-        return assemble_dpr(self, processes)

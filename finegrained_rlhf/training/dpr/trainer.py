@@ -227,7 +227,13 @@ class DprTrainer(SupervisedModelTrainer[DprExample]):
 
 
 def assemble_dpr(job: TrainDPR, processes: Processes) -> DprTrainer:
-    """Read queries and passages, open both towers and check that they can read them."""
+    """Read queries and passages, open both towers and check that they can read them.
+
+    Raises:
+        DataError: a file is missing or damaged, or there are no two passages to tell apart.
+        ConfigError: `best_from_epoch` is after the last step.
+        ModelError: a tower is missing, no encoder, or its tokenizer is not its own; or vectors of two widths.
+    """
     records = read_dpr_records(job.data)
     held_out = [] if job.validation_data is None else read_dpr_records(job.validation_data)
     towers = TwoTowers.open(job.query_model, job.passage_model, job.max_query_tokens, job.max_passage_tokens)

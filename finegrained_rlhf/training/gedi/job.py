@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, ClassVar
 
 from finegrained_rlhf.core.markers import InputFile, at_least, at_most
 from finegrained_rlhf.training.supervised.job import BatchSize, PolicyRun
 
-if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-    from finegrained_rlhf.runtime.processes import Processes
-    from finegrained_rlhf.training.gedi.trainer import GeDiTrainer
-
 
 @dataclass(frozen=True, kw_only=True)
-class TrainGeDi(PolicyRun["GeDiTrainer"]):
+class TrainGeDi(PolicyRun):
     """Train a class-conditional language model on labelled texts, for `rollout.GeDi`.
 
     The best model by its loss on the validation texts ends up in `output_dir/policy`. Fields of every training run: see
@@ -32,22 +27,11 @@ class TrainGeDi(PolicyRun["GeDiTrainer"]):
         max_tokens: longest text, end of sequence included; longer ones lose their end.
     """
 
+    assembly: ClassVar[str] = "finegrained_rlhf.training.gedi.trainer.assemble_gedi"
+
     data: InputFile
     validation_data: InputFile | None = None
     codes: Mapping[str, str] | None = None
     generative: Annotated[float, at_least(0.0), at_most(1.0)] = 0.8
     batch_size: BatchSize = 16
     max_tokens: Annotated[int, at_least(2)] = 192
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> GeDiTrainer:
-        """Read texts and model.
-
-        Raises:
-            DataError: a file is missing or damaged, or a text has no label.
-            ConfigError: the policy is an encoder-decoder, or codes that do not belong to the data or the tokenizer.
-            ModelError: no readable model, or it has no position for the end of the longest text, or no embedding for
-                a token.
-        """
-        from finegrained_rlhf.training.gedi.trainer import assemble_gedi
-
-        return assemble_gedi(self, processes)

@@ -119,10 +119,6 @@ class GeDiTrainer(SupervisedPolicyTrainer[ClassExample]):
             "accuracy": right / count,
         }
 
-    def length(self, example: ClassExample) -> int:
-        """Tokens."""
-        return len(example.ids)
-
     def model_to_save(self) -> Write:
         """The policy in the Hugging Face layout, the codes and the scale beside it."""
         policy = super().model_to_save()
@@ -144,7 +140,14 @@ class GeDiTrainer(SupervisedPolicyTrainer[ClassExample]):
 
 
 def assemble_gedi(job: TrainGeDi, processes: Processes) -> GeDiTrainer:
-    """Load the model, read the labelled texts and give each class its code."""
+    """Load the model, read the labelled texts and give each class its code.
+
+    Raises:
+        DataError: a file is missing or damaged, or a text has no label.
+        ConfigError: the policy is an encoder-decoder, or codes that do not belong to the data or the tokenizer.
+        ModelError: no readable model, or it has no position for the end of the longest text, or no embedding for
+            a token.
+    """
     policy = job.policy.load(processes.loading_device)
     if not isinstance(policy, CausalPolicy):
         raise ConfigError("policy: expected a decoder-only model, got an encoder-decoder")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from finegrained_rlhf.core.markers import DataName, at_least
 from finegrained_rlhf.inference.monitor import ResponseMonitor
@@ -12,14 +12,9 @@ from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.training.supervised.job import Epochs, PolicyRun
 
-if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-    from finegrained_rlhf.runtime.processes import Processes
-    from finegrained_rlhf.training.sft.trainer import SFTTrainer
-
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSFT(PolicyRun["SFTTrainer"]):
+class TrainSFT(PolicyRun):
     """Supervised fine-tuning of a policy on first references, on the answers of conversations, or on whole texts.
 
     The best policy by RougeLSum, or by likelihood, ends up in `output_dir/policy`. Fields of every training run: see
@@ -40,6 +35,7 @@ class TrainSFT(PolicyRun["SFTTrainer"]):
         monitor: measures validation answers as well, for example by FactWorld's oracle.
     """
 
+    assembly: ClassVar[str] = "finegrained_rlhf.training.sft.trainer.assemble_sft"
     shards_weights: ClassVar[bool] = True
 
     data: DataName
@@ -53,9 +49,3 @@ class TrainSFT(PolicyRun["SFTTrainer"]):
     prompt: PromptConfig = PromptConfig()
     segmenter: str = DEFAULT_SEGMENTER
     monitor: ResponseMonitor | None = None
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> SFTTrainer:
-        """Load the policy and read prompts with their answers, or whole texts."""
-        from finegrained_rlhf.training.sft.trainer import assemble_sft
-
-        return assemble_sft(self, processes)

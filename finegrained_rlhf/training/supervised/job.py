@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.fields import Settings, named_class
 from finegrained_rlhf.core.markers import DataName, InputFile, above, at_least, below, harmless
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
     from finegrained_rlhf.training.supervised.trainer import SupervisedTrainer
 
-Trainer = TypeVar("Trainer", bound="SupervisedTrainer[Any]")
 Epochs = Annotated[float, above(0), harmless]
 BatchSize = Annotated[int, at_least(1)]
 PassSize = Annotated[int, at_least(1), harmless]
@@ -43,13 +42,15 @@ class BatchConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisedRun(TrainingRun[Trainer]):
-    """Training on given examples. A subclass says how long it trains, and assembles its trainer.
+class SupervisedRun(TrainingRun["SupervisedTrainer[Any]"]):
+    """Training on given examples. A subclass says how long it trains, and what assembles its trainer.
 
     Attributes:
         data: examples to train on.
         validation_data: examples to select by; None trains without, and the last model is exported.
     """
+
+    assembly: ClassVar[str]
 
     data: DataName | InputFile
     validation_data: DataName | InputFile | None = None
@@ -60,10 +61,15 @@ class SupervisedRun(TrainingRun[Trainer]):
         """How many examples are taken at a time."""
 
     @abstractmethod
-    def loop(self, built: Trainer) -> LoopConfig:
+    def loop(self, built: SupervisedTrainer[Any]) -> LoopConfig:
         """The settings of the training loop."""
 
-    def train(self, built: Trainer, processes: Processes, run: RunDirectory) -> LoopResult:
+    def assemble(self, processes: Processes, run: RunDirectory) -> SupervisedTrainer[Any]:
+        """Load model and data by the function that `assembly` names."""
+        trainer: SupervisedTrainer[Any] = named_class(self.assembly)(self, processes)
+        return trainer
+
+    def train(self, built: SupervisedTrainer[Any], processes: Processes, run: RunDirectory) -> LoopResult:
         """Run the loop; then the trainer measures, or names, the exported model."""
         result = self.fit(built, self.loop(built), processes, run)
         built.finish(result, run)
@@ -71,7 +77,7 @@ class SupervisedRun(TrainingRun[Trainer]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochsRun(SupervisedRun[Trainer]):
+class EpochsRun(SupervisedRun):
     """Training in epochs of batches that have one number of examples.
 
     Attributes:
@@ -95,13 +101,13 @@ class EpochsRun(SupervisedRun[Trainer]):
         epoch = max(1, math.ceil(examples / self.sizes.batch_size))
         return self.loop_settings(self.steps(examples), epoch=epoch, validates=self.validation_data is not None)
 
-    def loop(self, built: Trainer) -> LoopConfig:
+    def loop(self, built: SupervisedTrainer[Any]) -> LoopConfig:
         """The settings of the training loop on the trainer's examples."""
         return self.loop_config(len(built.data))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRun(EpochsRun[Trainer]):
+class ModelRun(EpochsRun):
     """Training of a model that is no policy on given examples.
 
     Attributes:
@@ -119,7 +125,7 @@ class ModelRun(EpochsRun[Trainer]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyRun(EpochsRun[Trainer]):
+class PolicyRun(EpochsRun):
     """Training of a policy on given examples.
 
     Attributes:

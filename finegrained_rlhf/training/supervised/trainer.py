@@ -122,8 +122,8 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         return -metrics["loss"]
 
     def length(self, example: Example) -> int:
-        """What micro-batches are sorted by; without a length they keep the order of the batch."""
-        return 0
+        """What micro-batches are sorted by: token ids; where there are none, they keep the order of the batch."""
+        return len(getattr(example, "ids", ()))
 
     def batch(self, step: int) -> Any:
         """The examples of training step `step` (from 1), over all processes."""
