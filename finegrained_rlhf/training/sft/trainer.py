@@ -145,7 +145,7 @@ class SFTTrainer(SupervisedPolicyTrainer[Demonstration]):
     def objective(self, examples: Sequence[Demonstration], count: float, step: int) -> tuple[Tensor, Tensor]:
         """The loss, and [2]: itself, answer tokens."""
         loss = answer_loss(self.policy, examples) / count
-        return loss, torch.stack([loss.detach(), loss.new_tensor(float(self.count(examples)))])
+        return loss, torch.stack([loss.detach(), torch.full_like(loss, float(self.count(examples)))])
 
     def means(self, sums: Tensor) -> dict[str, float]:
         """Loss a token, and tokens."""

@@ -35,10 +35,13 @@ from finegrained_rlhf.training.policy_state import PolicyTrainer
 logger = logging.getLogger(__name__)
 
 Example = TypeVar("Example")
-Objective = Callable[[Sequence[Example]], tuple[Tensor, Tensor]]
 
 
-def accumulate(groups: Sequence[Sequence[Example]], objective: Objective[Example], processes: Processes) -> Tensor:
+def accumulate(
+    groups: Sequence[Sequence[Example]],
+    objective: Callable[[Sequence[Example]], tuple[Tensor, Tensor]],
+    processes: Processes,
+) -> Tensor:
     """Accumulate the gradient of micro-batches, one after the other.
 
     Args:
@@ -47,14 +50,14 @@ def accumulate(groups: Sequence[Sequence[Example]], objective: Objective[Example
         processes: gives the precision.
 
     Returns:
-        The sums of all, fp64 [n]; [0] where there are no groups.
+        The sums of all, fp64 [n]; 0, [], where there are no groups.
     """
-    total = torch.zeros(0, dtype=torch.float64)
-    for number, group in enumerate(first_measured(groups)):
+    total = torch.zeros((), dtype=torch.float64)
+    for group in first_measured(groups):
         with processes.autocast():
             loss, sums = objective(group)
         loss.backward()  # type: ignore[no-untyped-call]
-        total = total + sums.detach().double() if number else sums.detach().double()
+        total = total.to(sums.device) + sums.detach().double()
     return total
 
 
