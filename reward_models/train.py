@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
@@ -117,7 +116,7 @@ class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
         return loss / count, sums
 
     def means(self, sums: Tensor) -> dict[str, float]:
-        """Loss, accuracy, class-balanced metrics or spread; of a step also its items."""
+        """Loss, accuracy, class-balanced metrics or spread."""
         return metrics_of(sums, self.form)
 
     def train_step(self, step: int) -> dict[str, float]:
@@ -159,10 +158,7 @@ class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
         if self.form == "sequence" and best.record.std is None:
             best.record = with_moments(best, self.records, self.job.sizes.eval_batch_size, self.processes)
             if self.processes.is_main:
-                export = (exported / EXPORT_RECORD).read_text(encoding="utf-8")
-                with atomic_directory(exported) as directory:
-                    best.save(directory)
-                    (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
+                self.save_again(exported)
         collapsed = {"collapsed": dev["score_std"] < LEAST_STD} if "score_std" in dev else {}
         return {"reward_model": self.title, "mean": best.record.mean, "std": best.record.std, **collapsed}
 

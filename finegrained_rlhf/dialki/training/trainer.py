@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
@@ -22,7 +21,6 @@ from finegrained_rlhf.dialki.model.objective import loss_means, objective
 from finegrained_rlhf.dialki.model.search import SearchConfig, Threshold, tune_threshold
 from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.supervised.trainer import SupervisedModelTrainer
@@ -99,10 +97,7 @@ class KnowledgeTrainer(SupervisedModelTrainer[Any]):
             )
             if threshold is not None and best.config.threshold != threshold.value:
                 best.config = replace(best.config, threshold=threshold.value)
-                export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
-                with atomic_directory(run.final("model")) as directory:
-                    best.save(directory)
-                    (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
+                self.save_again(run.final("model"))
             run.write_results(
                 {
                     "best_step": result.best_step,

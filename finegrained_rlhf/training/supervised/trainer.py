@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.sharded import shard_layers
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.forecast import first_measured
+from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, OptimizerTrainer, check_finite
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import Optimizer
@@ -93,8 +95,8 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
             raise DataError("expected at least one example to train on, got none", field="data")
         self.job, self.model, self.data, self.validation = job, model.eval(), data, validation
         self.processes = processes
-        if getattr(job, "dropout", None) is not None:
-            set_dropout(model, job.dropout)
+        if (rate := getattr(job, "dropout", None)) is not None:  # a reward model's job has no such key
+            set_dropout(model, rate)
         if processes.sharding == "full":
             shard_layers(model, processes)
         self.optimizer = self.new_optimizer()
@@ -281,3 +283,10 @@ class SupervisedModelTrainer(SupervisedTrainer[Example], ModelTrainer):
             exported: directory of the model.
         """
         return {}
+
+    def save_again(self, exported: Path) -> None:
+        """Write a model that was changed after the loop over the exported one (main process only)."""
+        record = (exported / EXPORT_RECORD).read_text(encoding="utf-8")
+        with atomic_directory(exported) as directory:
+            self.model.save(directory)
+            (directory / EXPORT_RECORD).write_text(record, encoding="utf-8")
