@@ -7,7 +7,6 @@ as in the authors' released script, which trains a scale and no bias.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +29,7 @@ from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.gedi.job import TrainGeDi
-from finegrained_rlhf.training.supervised.trainer import SupervisedPolicyTrainer
-
-logger = logging.getLogger(__name__)
+from finegrained_rlhf.training.supervised.trainer import SupervisedPolicyTrainer, warn_of_cut
 
 
 @dataclass(frozen=True)
@@ -189,9 +186,7 @@ def _examples(
 ) -> list[ClassExample]:
     rows = plain_token_ids(policy.tokenizer, [text.text for text in texts])
     end, places = policy.eos_ids[0], {label: place for place, label in enumerate(labels)}
-    cut = sum(len(row) >= job.max_tokens for row in rows)
-    if cut:
-        logger.warning("%d of %d texts are longer than %d tokens and lose their end", cut, len(rows), job.max_tokens)
+    warn_of_cut("texts", [len(row) for row in rows], job.max_tokens)
     return [
         ClassExample((*row[: job.max_tokens - 1], end), places[str(text.label)])
         for row, text in zip(rows, texts, strict=True)

@@ -6,7 +6,6 @@ and an end of sequence are what is imitated, and validation measures the log-lik
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -28,9 +27,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.sft.job import TrainSFT
-from finegrained_rlhf.training.supervised.trainer import SupervisedPolicyTrainer
-
-logger = logging.getLogger(__name__)
+from finegrained_rlhf.training.supervised.trainer import SupervisedPolicyTrainer, warn_of_cut
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens:
         if not prompt.metadata.get("references"):
             raise DataError("expected at least one reference answer, got none", record=prompt.id, field="answer")
     rows = plain_token_ids(policy.tokenizer, [prompt.metadata["references"][0] for prompt in prompts])
-    _warn_of_cut("answers", [len(row) for row in rows], max_answer_tokens)
+    warn_of_cut("answers", [len(row) for row in rows], max_answer_tokens)
     end = policy.eos_ids[0]
     items = [
         Demonstration(prompt, (*row[: max_answer_tokens - 1], end)) for prompt, row in zip(prompts, rows, strict=True)
@@ -101,7 +98,7 @@ def whole_texts(prompts: Sequence[Prompt], policy: Policy, max_tokens: int) -> l
     for prompt in prompts:
         if len(prompt.input_ids) < 2:
             raise DataError("expected a text of at least two tokens", record=prompt.id, field="text")
-    _warn_of_cut("texts", [len(prompt.input_ids) for prompt in prompts], max_tokens)
+    warn_of_cut("texts", [len(prompt.input_ids) for prompt in prompts], max_tokens)
     check_positions(policy.model.config, min(max_tokens, 1 + max(len(prompt.input_ids) for prompt in prompts)))
     return [
         Demonstration(
@@ -110,11 +107,6 @@ def whole_texts(prompts: Sequence[Prompt], policy: Policy, max_tokens: int) -> l
         )
         for prompt in prompts
     ]
-
-
-def _warn_of_cut(what: str, lengths: Sequence[int], limit: int) -> None:
-    if cut := sum(length >= limit for length in lengths):
-        logger.warning("%d of %d %s are longer than %d tokens and lose their end", cut, len(lengths), what, limit)
 
 
 def answer_loss(policy: Policy, items: Sequence[Demonstration]) -> Tensor:

@@ -63,6 +63,12 @@ def accumulate(
     return total
 
 
+def warn_of_cut(what: str, lengths: Sequence[int], limit: int) -> None:
+    """Say how many texts reach the limit in tokens, and so lose their end to the end of sequence."""
+    if cut := sum(length >= limit for length in lengths):
+        logger.warning("%d of %d %s are longer than %d tokens and lose their end", cut, len(lengths), what, limit)
+
+
 class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
     """Trains a model on given examples. Satisfies the training loop's `Trainable`.
 
