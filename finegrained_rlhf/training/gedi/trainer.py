@@ -97,8 +97,8 @@ class GeDiTrainer(SupervisedPolicyTrainer[ClassExample]):
         logits = -self.scale * means
         own = means.gather(1, labels[:, None]).sum()
         right = (logits.argmax(dim=1) == labels).sum().float()
-        told_apart = F.cross_entropy(logits, labels, reduction="sum")
-        sums = torch.stack([own, told_apart, right, own.new_tensor(float(len(examples)))])
+        discriminative = F.cross_entropy(logits, labels, reduction="sum")
+        sums = torch.stack([own, discriminative, right, own.new_tensor(float(len(examples)))])
         return self._loss(sums) / count, sums
 
     def _loss(self, sums: Tensor) -> Tensor:
