@@ -29,16 +29,18 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.config import RewardBatchConfig
+from finegrained_rlhf.training.supervised import BatchConfig
+from reward_models.config import RewardModelConfig
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples, hold_out
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, pad_inputs
-from reward_models.encoders.models import RewardModel, new_reward_model
+from reward_models.encoders.models import RewardModel, new_reward_model, raw_scores
+from reward_models.job import TrainRewardModel
 from reward_models.kinds import kind_named
 from reward_models.kinds.base import GlobalAttention
 from reward_models.kinds.parts import InputParts
 from reward_models.record import RewardModelRecord
-from reward_models.training.objectives import reward_model_objective
-from reward_models.training.trainer import RewardModelTrainer, raw_scores
+from reward_models.train import RewardModelTrainer
+from reward_models.training.objectives import metrics_of, reward_model_objective
 
 SEEDS, STEPS, VALIDATE_EVERY = (0, 1, 2), 400, 100
 FACTWORLD = OptimizerConfig(lr=2e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0)
@@ -72,8 +74,10 @@ def trained(
 ) -> tuple[float, float]:
     """Train; the highest dev accuracy of the validations, and the number of training inputs a step."""
     processes = Processes(ProcessConfig(precision="fp32", threads=1))
-    batches = RewardBatchConfig(batch_size, eval_batch_size=64)
-    trainer = RewardModelTrainer(model, train, dev, batches, FACTWORLD, steps, processes, seed)
+    batches = BatchConfig(batch_size, eval_batch_size=64)
+    config = RewardModelConfig(model.record.kind, FACTWORLD, batches, steps=steps)
+    job = TrainRewardModel(output_dir="", data="", model="", seed=seed, reward_model=config)
+    trainer = RewardModelTrainer(job, model, train, dev, processes)
     seed_everything(seed, "training")
     scores, inputs = [], 0
     for step in range(1, steps + 1):
@@ -173,7 +177,7 @@ def template(feedback: Path, kind: str) -> None:
     trained(model, examples, without, 12, TEMPLATE_STEPS[kind], 0)
     model.eval()
     accuracies = [
-        reward_model_objective(model, each)[1].metrics(model.record.definition.form)["accuracy"]
+        metrics_of(reward_model_objective(model, each)[1], model.record.definition.form)["accuracy"]
         for each in (without, with_bar)
     ]
     if kind == "factuality":

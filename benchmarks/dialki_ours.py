@@ -13,7 +13,7 @@ from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
@@ -44,9 +44,18 @@ class Ours:
         self.finder = KnowledgeFinder(model, self.processes, profile.batch_size)
         self.encoded: Sequence[EncodedExample] = self.finder.encoder.encode(examples, training=True)[0]
         batches = DialkiBatchConfig(batch_size=profile.batch_size, passages=profile.train_passages)
-        self.trainer = DialkiTrainer(
-            model, self.encoded, [], batches, LOSSES, optimizer, 1, self.processes, seed=profile.seed, dropout=dropout
+        job = TrainDialki(
+            output_dir="",
+            data="",
+            model="",
+            optimizer=optimizer,
+            batches=batches,
+            losses=LOSSES,
+            dropout=dropout,
+            total_steps=1,
+            seed=profile.seed,
         )
+        self.trainer = DialkiTrainer(job, model, self.encoded, [], self.processes)
 
     def identify(self, examples: Sequence[DialogueExample]) -> list[Found]:
         """The answers, of a tokenizer that has seen nothing yet."""
@@ -55,6 +64,6 @@ class Ours:
 
     def chosen(self, step: int) -> list[Chosen]:
         """The dialogues and passages of a training step."""
-        batches, seed = self.trainer.batches, self.trainer.seed
+        batches, seed = self.trainer.job.batches, self.trainer.job.seed
         items = items_of_step(self.encoded, step, batches.batch_size, seed)
         return [passages_to_train(item, batches.passages, seed, step) for item in items]

@@ -5,15 +5,14 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "RewardBatchConfig": "config",
-        "CompletenessConfig": "labels.matching",
+        "CompletenessConfig": "labels.pairs",
         "DisagreeSelection": "selection.strategies",
         "DiverseSelection": "selection.strategies",
         "DriftSelection": "selection.strategies",
         "EvaluateRewardModel": "trust.job",
         "InspectFeedback": "data.inspection",
         "MakeTinyRewardModels": "encoders.tiny",
-        "LayerConfig": "training.layers",
+        "LayerConfig": "config",
         "RewardModelConfig": "config",
         "SegmentScorer": "scorers",
         "SequenceScorer": "scorers",

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.markers import InputFile, ModelName, at_least, below, harmless
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
-from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
+from finegrained_rlhf.training.supervised.job import BatchConfig, SupervisedRun
 from reward_models.config import RewardModelConfig
 from reward_models.kinds import Kind, kind_named, kinds_of
-from reward_models.labels.matching import CompletenessConfig
+from reward_models.labels.pairs import CompletenessConfig
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-    from finegrained_rlhf.runtime.loop.types import LoopResult
-    from finegrained_rlhf.runtime.processes import Processes
-
-if TYPE_CHECKING:
-    from reward_models.training.trainer import Assembled
+    from finegrained_rlhf.runtime.loop.types import LoopConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRewardModel(TrainingRun["Assembled"]):
-    """Train a reward model on human (or oracle) feedback.
+class TrainRewardModel(SupervisedRun):
+    """Train a reward model on human (or oracle) feedback; then measure the exported one, and its trust.
 
     Fields of every training run: see `TrainingRun`; without `total_steps`, `reward_model` says how long.
 
@@ -40,6 +35,7 @@ class TrainRewardModel(TrainingRun["Assembled"]):
         segmenter: `rules` or the name of an installed spaCy pipeline.
     """
 
+    assembly: ClassVar[str] = "reward_models.train.assemble_reward_model"
     export: ClassVar[str] = "model"
 
     data: InputFile
@@ -61,19 +57,11 @@ class TrainRewardModel(TrainingRun["Assembled"]):
         """The kind of reward model. Raises ConfigError where the taxonomy has none of the name."""
         return kind_named(self.reward_model.kind, kinds_of(self.taxonomy))
 
-    def train(self, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
-        """Run the loop; then measure the exported model, its trust and, if scalar, its mean and std."""
-        from reward_models.train import train_reward_model
+    @property
+    def sizes(self) -> BatchConfig:
+        """How many records with labels, or pairs, are taken at a time."""
+        return self.reward_model.batches
 
-        return train_reward_model(self, built, processes, run)
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> Assembled:
-        """Read and label the feedback, and load the encoder.
-
-        Raises:
-            DataError: broken feedback, or no example is left after labelling.
-            ModelError: `model` is no encoder.
-        """
-        from reward_models.train import assemble_reward_model
-
-        return assemble_reward_model(self, processes, run)
+    def loop(self, built: Any) -> LoopConfig:
+        """The settings of the training loop; an epoch has as many steps as the batches of these examples."""
+        return self.loop_settings(built.steps, epoch=built.plan.steps(1), validates=bool(built.validation))

@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.markers import ModelName, at_least, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
 from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
-from reward_models.encoders.prompts import check_room, passages_for, question_of
-from reward_models.kinds import PairKind, SegmentKind
+from finegrained_rlhf.text.templates import PassageText
+from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
 from reward_models.record import LEAST_STD, RewardModelRecord, error_label_ids, missing_record, read_reward_model_record
 
@@ -31,6 +31,65 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Granularity = Literal["sub_sentence", "sentence"]
+
+
+def question_of(prompt: Prompt) -> str:
+    """The question behind a prompt.
+
+    Raises:
+        DataError: the prompt carries none.
+    """
+    question = prompt.metadata.get("question")
+    if not isinstance(question, str):
+        raise DataError("reward models need the question of each prompt", record=prompt.id, field="question")
+    return question
+
+
+def passages_of(prompt: Prompt) -> Sequence[PassageText]:
+    """The passages behind a prompt.
+
+    Raises:
+        DataError: the prompt carries none, not even an empty list.
+    """
+    passages = prompt.metadata.get("passages")
+    if passages is None:
+        raise DataError(
+            "this reward model reads the passages of each prompt", record=prompt.id, field="metadata.passages"
+        )
+    return list(passages)
+
+
+def passages_for(kind: Kind, prompt: Prompt) -> Sequence[PassageText]:
+    """The passages that a kind of model is shown; none are needed where it reads none.
+
+    Raises:
+        DataError: it reads them and the prompt carries none.
+    """
+    return passages_of(prompt) if kind.reads_passages else ()
+
+
+def check_room(prompt: Prompt, encoder: RewardInputEncoder, shortest: InputParts, needed: int, model: str) -> None:
+    """Require that a model's input has room for an answer behind the question.
+
+    Args:
+        prompt: to be answered.
+        encoder: of the model.
+        shortest: the input with the shortest answer.
+        needed: tokens that this answer needs.
+        model: what the error calls the model.
+
+    Raises:
+        DataError: it has not.
+    """
+    room = encoder.room(shortest)
+    if room < needed:
+        limit = encoder.max_length
+        raise DataError(
+            f"{model} reads at most {limit} tokens and needs {limit - room + needed} for the question and the shortest "
+            "answer, so that no answer to this prompt can be judged",
+            record=prompt.id,
+            field="question",
+        )
 
 
 def _read_record(path: str, settings: Mapping[str, Any]) -> tuple[RewardModelRecord, dict[str, Any]]:
@@ -326,7 +385,7 @@ class SequenceScorer(_Scorer):
             DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
                 `too_long` is `refuse`.
         """
-        from reward_models.training.trainer import start_raw_scores
+        from reward_models.encoders.models import start_raw_scores
 
         model = self.model
         inputs = self._encode(

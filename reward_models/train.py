@@ -1,24 +1,28 @@
-"""How the training of a reward model is put together and carried out: what the methods of `TrainRewardModel` do."""
+"""Training a reward model: its loss, what selects it, how it is put together, and what is measured in the end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
-from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
+from finegrained_rlhf.runtime.loop.types import LoopResult
+from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.training.supervised.trainer import SupervisedModelTrainer
 from reward_models.data.examples import (
     BatchPlan,
     LabelSettings,
@@ -30,16 +34,145 @@ from reward_models.data.examples import (
     weighted,
 )
 from reward_models.encoders.inputs import RewardInputEncoder
-from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
+from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model, raw_scores
 from reward_models.job import TrainRewardModel
 from reward_models.kinds import PairKind, SegmentKind
 from reward_models.record import LEAST_STD, RewardModelRecord, error_label_ids
 from reward_models.training.logistic import counted_items, fit_counts
-from reward_models.training.objectives import LabelWeights
-from reward_models.training.trainer import Assembled, RewardModelTrainer, raw_scores
+from reward_models.training.objectives import LabelWeights, labelled_items, metrics_of, reward_model_objective
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
+
+
+class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
+    """Trains a reward model on labelled examples; see `SupervisedTrainer`.
+
+    The loss is the mean over the labelled segments (or pairs) of the whole batch.
+
+    Args:
+        job: batch sizes, layers, weights of labels, optimizer, what is selected by.
+        model: to train.
+        train: labelled examples, at least one.
+        validation: labelled examples; may be empty.
+        processes: of the run.
+
+    Attributes:
+        selected_by: the validation metric that the best checkpoint has most of, or `loss`, of which it has least.
+        steps: training steps.
+        records: feedback of the training examples, whose outputs give mean and std of a pair model's scores.
+        trusted: feedback and examples, with their true labels, that the exported model's trust is measured on.
+
+    Raises:
+        ConfigError: more layers are frozen than the model has.
+        DataError: there is nothing to train on.
+    """
+
+    job: TrainRewardModel
+    model: RewardModel
+    sums: ClassVar[int] = 6
+
+    def __init__(
+        self,
+        job: TrainRewardModel,
+        model: RewardModel,
+        train: Sequence[RewardExample],
+        validation: Sequence[RewardExample],
+        processes: Processes,
+    ) -> None:
+        config, kind = job.reward_model, model.record.definition
+        self.plan = BatchPlan(train, config.batches.batch_size, job.seed)
+        self.steps: int = job.total_steps or config.steps or self.plan.steps(config.epochs or 1)
+        self.weights = LabelWeights.balanced(train) if config.label_weights == "balanced" else LabelWeights()
+        self.title, self.headline, self.form = config.kind, kind.headline, kind.form
+        self.selected_by: str = config.selected_by or kind.selected_by
+        self.records: Sequence[FeedbackRecord] = ()
+        self.trusted: tuple[Sequence[FeedbackRecord], Sequence[RewardExample]] = (), ()
+        by_length = sorted(validation, key=lambda example: example.length)
+        super().__init__(job, model.to(processes.device), train, by_length, processes)
+
+    def new_optimizer(self) -> Optimizer:
+        """Of the layers that are trained, at their rates."""
+        config = self.job.reward_model
+        rates = config.layers.prepare(self.model)
+        named = self.model.named_parameters()
+        return config.optimizer.build(named, self.steps, self.processes, rates.__getitem__)
+
+    def batch(self, step: int) -> list[RewardExample]:
+        """Examples of similar lengths."""
+        return self.plan.batch(step)
+
+    def count(self, batch: Sequence[RewardExample]) -> int:
+        """Labelled segments, or pairs."""
+        return labelled_items(batch)
+
+    def groups(self, examples: Sequence[RewardExample], size: int | None, learn: bool) -> list[Sequence[RewardExample]]:
+        """Runs of examples with at most `size` items together; one example with more items is a run of its own."""
+        return in_batches(examples, size or sum(example.items for example in examples))
+
+    def objective(self, examples: Sequence[RewardExample], count: float, step: int) -> tuple[Tensor, Tensor]:
+        """The loss, and [6] as `metrics_of` takes them; metrics of a validation count no weights."""
+        loss, sums = reward_model_objective(self.model, examples, self.weights if step else LabelWeights())
+        return loss / count, sums
+
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Loss, accuracy, class-balanced metrics or spread."""
+        return metrics_of(sums, self.form)
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """One optimizer step; its metrics, and the items of the batch."""
+        return {**super().train_step(step), "items": self.count(self.batch(step))}
+
+    def score(self, metrics: Mapping[str, float]) -> float:
+        """The metric `selected_by`, or less the loss; less 1 where scores of whole answers are closer than `LEAST_STD`.
+
+        A model that has collapsed still orders pairs above chance by rounding, and must not be kept while there is one
+        that has learnt.
+        """
+        collapsed = metrics.get("score_std", math.inf) < LEAST_STD
+        return (-metrics["loss"] if self.selected_by == "loss" else metrics[self.selected_by]) - collapsed
+
+    @staticmethod
+    def copy_of(model: RewardModel, directory: Path) -> RewardModel:
+        """The reward model that was saved in `directory`."""
+        return load_reward_model(directory)
+
+    def finish(self, result: LoopResult, run: RunDirectory) -> None:
+        """Measure the exported model and write its trust report: against the labels and marks of the dev records."""
+        super().finish(result, run)
+        records, examples = self.trusted
+        if not examples:
+            return
+        texts = marked_texts(records, _label_settings(self.job), SpacySegmenter(self.job.segmenter))
+        report = measure_trust(self.model, examples, texts, self.job.sizes.eval_batch_size, self.processes)
+        if self.processes.is_main:
+            trust = report.to_json(self.job.validation_data or self.job.data)
+            write_json(run.trust, trust)
+            if problem := uninformative(trust):
+                logger.warning("the reward model of %s %s; a policy learns nothing from it", run.path, problem)
+        self.processes.barrier()
+
+    def results(self, dev: Mapping[str, float], exported: Path) -> dict[str, Any]:
+        """Kind, mean and std; those of the training outputs' scores are written into the exported model first."""
+        best = self.model
+        if self.form == "sequence" and best.record.std is None:
+            best.record = with_moments(best, self.records, self.job.sizes.eval_batch_size, self.processes)
+            if self.processes.is_main:
+                self.save_again(exported)
+        collapsed = {"collapsed": dev["score_std"] < LEAST_STD} if "score_std" in dev else {}
+        return {"reward_model": self.title, "mean": best.record.mean, "std": best.record.std, **collapsed}
+
+
+def in_batches(examples: Sequence[RewardExample], size: int) -> list[Sequence[RewardExample]]:
+    """Runs of examples with at most `size` items together; one example with more items is a run of its own."""
+    runs: list[Sequence[RewardExample]] = []
+    start = items = 0
+    for i, example in enumerate(examples):
+        if i > start and items + example.items > size:
+            runs.append(examples[start:i])
+            start, items = i, 0
+        items += example.items
+    return [*runs, examples[start:]] if start < len(examples) else runs
 
 
 def set_counts(model: RewardModel, examples: Sequence[RewardExample], balanced: bool) -> None:
@@ -80,18 +213,13 @@ def with_moments(
     return replace(model.record, mean=mean, std=std if std > 0 else 1.0)
 
 
-def train_reward_model(job: TrainRewardModel, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
-    """Run the loop, then measure the exported model and write its trust report."""
-    trainer = built.trainer
-    result = job.fit(trainer, built.loop, processes, run)
-    _finish(job, trainer, run, result, built.train_records, processes, built.train_examples)
-    if built.validation:
-        _write_trust(job, trainer.model, run, built.validation_records, built.validation, processes)
-    return result
+def assemble_reward_model(job: TrainRewardModel, processes: Processes) -> RewardModelTrainer:
+    """Read and label the feedback, build the model and encode the examples.
 
-
-def assemble_reward_model(job: TrainRewardModel, processes: Processes, run: RunDirectory) -> Assembled:
-    """Read and label the feedback, build the model and encode the examples."""
+    Raises:
+        DataError: broken feedback, or no example is left after labelling.
+        ModelError: `model` is no encoder.
+    """
     train_records, validation_records = _read(job)
     model = _new_model(job)
     encoder = model.input_encoder()
@@ -99,8 +227,9 @@ def assemble_reward_model(job: TrainRewardModel, processes: Processes, run: RunD
     validation = _examples(job, validation_records, encoder, job.validation_data or job.data, needed=False)
     if model.counts is not None:
         set_counts(model, train, job.reward_model.label_weights == "balanced")
-    trainer, loop = _trainer(job, model, train, _dealt(job, validation), processes)
-    return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
+    trainer = RewardModelTrainer(job, model, train, _dealt(job, validation), processes)
+    trainer.records, trainer.trusted = train_records, (validation_records, validation)
+    return trainer
 
 
 def _read(job: TrainRewardModel) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
@@ -164,88 +293,3 @@ def _label_settings(job: TrainRewardModel) -> LabelSettings:
     if isinstance(kind, SegmentKind):
         kind = kind.with_min_words(job.reward_model.min_span_words)
     return LabelSettings(kind, job.completeness.matching)
-
-
-def _trainer(
-    job: TrainRewardModel,
-    model: RewardModel,
-    train: Sequence[RewardExample],
-    validation: Sequence[RewardExample],
-    processes: Processes,
-) -> tuple[RewardModelTrainer, LoopConfig]:
-    config = job.reward_model
-    plan = BatchPlan(train, config.batches.batch_size, job.seed)
-    steps = job.total_steps or config.steps or plan.steps(config.epochs or 1)
-    weights = LabelWeights.balanced(train) if config.label_weights == "balanced" else LabelWeights()
-    trainer = RewardModelTrainer(
-        model,
-        train,
-        validation,
-        config.batches,
-        config.optimizer,
-        steps,
-        processes,
-        job.seed,
-        config.layers,
-        weights,
-        config.selected_by,
-    )
-    return trainer, job.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
-
-
-def _finish(
-    job: TrainRewardModel,
-    trainer: RewardModelTrainer,
-    run: RunDirectory,
-    result: LoopResult,
-    records: Sequence[FeedbackRecord],
-    processes: Processes,
-    examples: int,
-) -> None:
-    """Write `metrics.json`, and mean and std of the training outputs' scores into the exported model."""
-    best = load_reward_model(run.final("model")).to(processes.device)
-    trainer.model = best
-    dev = trainer.validate(result.best_step)
-    if best.record.definition.form == "sequence" and best.record.std is None:
-        best.record = with_moments(best, records, job.reward_model.batches.eval_batch_size, processes)
-        if processes.is_main:
-            export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
-            with atomic_directory(run.final("model")) as directory:
-                best.save(directory)
-                (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
-    if processes.is_main:
-        dev.pop("score", None)
-        summary: dict[str, Any] = {
-            "reward_model": job.reward_model.kind,
-            "best_step": result.best_step,
-            "steps": result.step,
-            "train_examples": examples,
-            "dev_examples": len(trainer.validation),
-            "dev": dev,
-            "mean": best.record.mean,
-            "std": best.record.std,
-        }
-        summary |= {"collapsed": dev["score_std"] < LEAST_STD} if "score_std" in dev else {}
-        run.write_results(summary)
-        shown = ", ".join(f"{name} {dev[name]:.3f}" for name in best.record.definition.headline if name in dev)
-        print(f"{job.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")
-    processes.barrier()
-
-
-def _write_trust(
-    job: TrainRewardModel,
-    best: RewardModel,
-    run: RunDirectory,
-    records: Sequence[FeedbackRecord],
-    examples: Sequence[RewardExample],
-    processes: Processes,
-) -> None:
-    """Write `trust.json`: the best model against the labels and marks of the dev records."""
-    texts = marked_texts(records, _label_settings(job), SpacySegmenter(job.segmenter))
-    report = measure_trust(best, examples, texts, job.reward_model.batches.eval_batch_size, processes)
-    if processes.is_main:
-        trust = report.to_json(job.validation_data or job.data)
-        write_json(run.trust, trust)
-        if problem := uninformative(trust):
-            logger.warning("the reward model of %s %s; a policy learns nothing from it", run.path, problem)
-    processes.barrier()

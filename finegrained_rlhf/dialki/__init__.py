@@ -10,7 +10,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "DialkiBatchConfig": "training.config",
+        "DialkiBatchConfig": "training.job",
         "BertQaConfig": "baselines.config",
         "DialkiConfig": "model.config",
         "EvaluateDialki": "evaluation.job",

@@ -20,11 +20,17 @@ _JOBS_OF_0_1 = frozenset(
 )
 """How the configurations of version 0.1 named what trained."""
 _RENAMED = {
-    "finegrained_rlhf.training.classifier.trainer.ClassifierBatchConfig": (
-        "finegrained_rlhf.training.classifier.ClassifierBatchConfig"
-    ),
     "finegrained_rlhf.training.dpr.batches.DprSampling": "finegrained_rlhf.training.dpr.DprSampling",
-    "finegrained_rlhf.training.dpr.trainer.DprBatchConfig": "finegrained_rlhf.training.dpr.DprBatchConfig",
+    **dict.fromkeys(
+        (
+            "finegrained_rlhf.training.classifier.ClassifierBatchConfig",
+            "finegrained_rlhf.training.classifier.trainer.ClassifierBatchConfig",
+            "finegrained_rlhf.training.dpr.DprBatchConfig",
+            "finegrained_rlhf.training.dpr.trainer.DprBatchConfig",
+            "reward_models.RewardBatchConfig",
+        ),
+        "finegrained_rlhf.training.supervised.BatchConfig",
+    ),
 }
 _LEFT = {
     "finegrained_rlhf.annotation": ("finegrained_lab.experiments.annotation", ("JoinFeedback",)),

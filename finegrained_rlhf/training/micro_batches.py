@@ -1,4 +1,4 @@
-"""What goes through the models together: groups of whole prompts of a rollout, made once a step, and groups of texts.
+"""What goes through the models together: groups of whole prompts of a rollout, made once a step.
 
 A prompt stays with all its responses, because they share its encoder pass.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import encoded_once
-from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.processes import Processes
 
 _ALIGNED = {"cuda": 8}
@@ -163,56 +161,3 @@ def _batch(
         mask=rollout.response_mask[chosen][:, :width],
         places=places.to(device),
     )
-
-
-class Tokenised(Protocol):
-    """What has token ids."""
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """Its ids."""
-
-
-Item = TypeVar("Item", bound=Tokenised)
-
-
-@dataclass(frozen=True)
-class Sums(Generic[Item]):
-    """What is measured of texts as sums, so that micro-batches and processes do not change it.
-
-    Attributes:
-        of: n sums of some items, [n] with a gradient; never asked about none.
-        count: n.
-    """
-
-    of: Callable[[Sequence[Item]], Tensor]
-    count: int
-
-    def backward(self, items: Sequence[Item], size: int, loss: Callable[[Tensor], Tensor]) -> Tensor:
-        """Accumulate the gradient of a loss that is linear in the sums, one micro-batch after the other.
-
-        Args:
-            items: of this process; may be none.
-            size: items in one forward and backward pass; those of similar length go together.
-            loss: of the sums [n], [].
-
-        Returns:
-            fp64 [n] on the CPU.
-        """
-        ordered, total = sorted(items, key=lambda item: len(item.ids)), self._none()
-        for start in first_measured(range(0, len(ordered), size)):
-            sums = self.of(ordered[start : start + size])
-            loss(sums).backward()  # type: ignore[no-untyped-call]
-            total += sums.detach().double().cpu()
-        return total
-
-    @torch.no_grad()
-    def measure(self, items: Sequence[Item], size: int, device: torch.device) -> Tensor:
-        """The sums, fp64 [n] on the CPU; at most `size` items in a pass on `device`, those of like length together."""
-        total = self._none()
-        for group in length_groups([len(item.ids) for item in items], size, batch_overhead(device)):
-            total += self.of([items[i] for i in group]).double().cpu()
-        return total
-
-    def _none(self) -> Tensor:
-        return torch.zeros(self.count, dtype=torch.float64)

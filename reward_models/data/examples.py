@@ -16,8 +16,7 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
 from reward_models.kinds import Kind, PairKind, SegmentKind
-from reward_models.labels.matching import Matching
-from reward_models.labels.pairs import AnswerPair
+from reward_models.labels.pairs import AnswerPair, Matching
 
 _BATCHES_SORTED_TOGETHER = 16
 

@@ -10,7 +10,7 @@ configuration names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_
 from finegrained_rlhf.text.plain_text import TooLong
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.counts import CountLayer
-from reward_models.encoders.inputs import InputBatch, RewardInputEncoder
+from reward_models.encoders.inputs import EncodedInput, InputBatch, RewardInputEncoder, batches_by_length
 from reward_models.kinds import Form
 from reward_models.kinds.base import GlobalAttention
 from reward_models.record import (
@@ -303,3 +303,30 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
     if reward_model.counts is not None:
         reward_model.counts.load(directory)
     return reward_model.eval()
+
+
+@torch.no_grad()
+def start_raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> Callable[[], torch.Tensor]:
+    """Launch the scoring of n whole answers in batches by length.
+
+    Returns:
+        A function that waits for it and gives the raw scores, fp32 [n] on the CPU, in the order of `inputs`.
+    """
+    order: list[int] = []
+    parts = []
+    for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):
+        order += rows
+        parts.append(model.answer_scores(batch))
+
+    def collect() -> torch.Tensor:
+        scores = torch.zeros(len(inputs))
+        if parts:
+            scores[order] = torch.cat(parts).cpu()
+        return scores
+
+    return collect
+
+
+def raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> torch.Tensor:
+    """Raw scores of whole answers, fp32 [n] on the CPU, in the order of `inputs`; computed in batches by length."""
+    return start_raw_scores(model, inputs, batch_size)()

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from reward_models.kinds.base import Form, Kind
-from reward_models.kinds.missing import completeness_kind
-from reward_models.kinds.pairwise import PREFERENCE, PairKind
+from reward_models.kinds.pairwise import PREFERENCE, PairKind, completeness_kind
 from reward_models.kinds.segment import SegmentKind
 
 __all__ = [

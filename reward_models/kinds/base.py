@@ -1,7 +1,7 @@
 """What a kind of reward model is: what it judges, how its labels are made, what it reads.
 
 The forms are all there is: a segment kind (`segment.py`) is data alone, so that one is built from a category of a
-taxonomy; pair kinds compare answers (`pairwise.py`, `missing.py`).
+taxonomy; pair kinds compare answers (`pairwise.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Models that give a whole answer one score, learnt from pairs of answers to one question.
 
-Here the holistic baseline, `preference`: which of two answers did people prefer, all errors weighed? The model reads
-question, passages and the whole answer. Source: thesis ch. 6 and app. D.
+They read question, passages and the whole answer. `preference`, the holistic baseline: which of two answers did people
+prefer, all errors weighed? `completeness`: how much of what was asked does the answer give? Its pairs are bootstrapped
+from the human corrections (`labels/completeness.py`). Source: thesis ch. 6 and app. D.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.feedback.taxonomy import Density
+from finegrained_rlhf.feedback.taxonomy import Density, Taxonomy
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.kinds.base import Form, Kind
 from reward_models.kinds.parts import InputParts, answer_parts
-from reward_models.labels.matching import Matching
-from reward_models.labels.pairs import PairSet, pair_set
+from reward_models.labels.pairs import Matching, PairSet, pair_set
 
+PROGRESS_DELAY_S = 2.0
+"""A progress bar appears when the work takes longer than this."""
 Compare = Callable[[Sequence[FeedbackRecord], Segmenter, Matching], PairSet]
 
 
@@ -54,3 +56,20 @@ def _by_preference(records: Sequence[FeedbackRecord], segmenter: Segmenter, matc
 
 
 PREFERENCE = PairKind(name="preference", compare=_by_preference)
+
+
+def completeness_kind(taxonomy: Taxonomy) -> PairKind:
+    """The kind that learns what is missing, by the types of a taxonomy."""
+    minor = frozenset(name for name, kind in taxonomy.missing.items() if kind.minor)
+
+    def compare(records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching) -> PairSet:
+        """Pairs from the completeness scores; records whose set S is empty are skipped."""
+        from tqdm import tqdm
+
+        from reward_models.labels.completeness import completeness
+
+        bar = tqdm(records, desc="completeness pairs", unit="example", delay=PROGRESS_DELAY_S, leave=False)
+        scored = [(record, completeness(record, segmenter, matching, minor)) for record in bar]
+        return pair_set([(record, result.preferences) for record, result in scored if result is not None])
+
+    return PairKind(name="completeness", compare=compare)

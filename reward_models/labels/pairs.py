@@ -1,11 +1,27 @@
-"""Ordered pairs of answers, from which models of whole answers learn."""
+"""Ordered pairs of answers, from which models of whole answers learn, and how completeness compares sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, FeedbackRecord, pair_order
+
+Matching = Literal["original", "token_f1"]
+
+
+@dataclass(frozen=True)
+class CompletenessConfig(Settings):
+    """How sub-sentences are mapped to passage sentences.
+
+    Attributes:
+        matching: `original`: windows of words compared by difflib's quick ratio, as in the original code; `token_f1`:
+            the sentence with the highest word F1, as the thesis says.
+    """
+
+    matching: Matching = "original"
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from finegrained_rlhf.runtime.directory.fingerprints import fingerprint
 from finegrained_rlhf.text.segmentation import Span, shared_segmenter
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
-from reward_models.encoders.models import RewardModel, load_reward_model
+from reward_models.encoders.models import RewardModel, load_reward_model, raw_scores
 from reward_models.kinds import PairKind, SegmentKind
-from reward_models.training.trainer import raw_scores
 from reward_models.trust.judging import SegmentVerdicts, segment_verdicts
 
 Array = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Losses and counts of the two forms of reward model: labels of segments, and pairs of scored answers.
+"""Losses and sums of the two forms of reward model: labels of segments, and pairs of scored answers.
 
 Sums, not means, so that micro-batches and processes can be added up exactly.
 """
@@ -78,53 +78,33 @@ class LabelWeights:
         return LabelWeights(*balanced_weights(sum(labels), len(labels)))
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Sums over examples; the counts of several batches or processes add up.
+def metrics_of(sums: Tensor, form: Form) -> dict[str, float]:
+    """Loss and accuracy a segment or pair, and more by form.
 
-    Attributes:
-        values: float64 [6]: loss in nats, items (labelled segments or pairs) and correct ones; then of segments with an
-            error: found, wrongly claimed, missed; of answers in pairs: how many, sum and sum of squares of their raw
-            scores.
+    Of segments F1 of "has error" and the balanced accuracy: F1 = 2·TP / (2·TP + FP + FN), 0 where no error is
+    labelled or claimed; balanced accuracy is the mean recall of the classes that occur. Of pairs `score_std`, the
+    (population) standard deviation of the raw scores of all answers.
+
+    Args:
+        sums: [6]: loss in nats, items (labelled segments or pairs) and correct ones; then of segments with an error:
+            found, wrongly claimed, missed; of answers in pairs: how many, sum and sum of squares of their raw scores.
+        form: which of the two.
     """
-
-    values: Tensor
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(self.values + other.values)
-
-    @staticmethod
-    def zero() -> Counts:
-        """Counts of nothing."""
-        return Counts(torch.zeros(6, dtype=torch.float64))
-
-    @property
-    def items(self) -> int:
-        """Labelled segments or pairs."""
-        return int(self.values[1])
-
-    def metrics(self, form: Form) -> dict[str, float]:
-        """Loss and accuracy a segment or pair, and more by form.
-
-        Of segments F1 of "has error" and the balanced accuracy: F1 = 2·TP / (2·TP + FP + FN), 0 where no error is
-        labelled or claimed; balanced accuracy is the mean recall of the classes that occur. Of pairs `score_std`, the
-        (population) standard deviation of the raw scores of all answers.
-        """
-        loss, items, correct, *rest = self.values.tolist()
-        result = {"loss": loss / max(items, 1), "accuracy": correct / max(items, 1)}
-        if form == "sequence":
-            mean, squares = (value / max(rest[0], 1) for value in rest[1:])
-            spread = math.sqrt(max(squares - mean**2, 0.0))
-            return {**result, "pair_accuracy": result["accuracy"], "score_std": spread}
-        found, claimed, missed = rest
-        errors, clean = found + missed, items - found - missed
-        recalls = [part / whole for part, whole in ((found, errors), (clean - claimed, clean)) if whole]
-        return {
-            **result,
-            "f1_has_error": 2 * found / max(2 * found + claimed + missed, 1),
-            "balanced_accuracy": sum(recalls) / max(len(recalls), 1),
-            "share_has_error": errors / max(items, 1),
-        }
+    loss, items, correct, *rest = sums.tolist()
+    result = {"loss": loss / max(items, 1), "accuracy": correct / max(items, 1)}
+    if form == "sequence":
+        mean, squares = (value / max(rest[0], 1) for value in rest[1:])
+        spread = math.sqrt(max(squares - mean**2, 0.0))
+        return {**result, "pair_accuracy": result["accuracy"], "score_std": spread}
+    found, claimed, missed = rest
+    errors, clean = found + missed, items - found - missed
+    recalls = [part / whole for part, whole in ((found, errors), (clean - claimed, clean)) if whole]
+    return {
+        **result,
+        "f1_has_error": 2 * found / max(2 * found + claimed + missed, 1),
+        "balanced_accuracy": sum(recalls) / max(len(recalls), 1),
+        "share_has_error": errors / max(items, 1),
+    }
 
 
 def labelled_items(examples: Sequence[RewardExample]) -> int:
@@ -134,8 +114,8 @@ def labelled_items(examples: Sequence[RewardExample]) -> int:
 
 def segment_objective(
     model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
-) -> tuple[Tensor, Counts]:
-    """Summed loss (fp32 scalar with gradient) and counts of segment labels; segments without one are left out."""
+) -> tuple[Tensor, Tensor]:
+    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] of segment labels; those without one are left out."""
     batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
@@ -164,13 +144,13 @@ def segment_objective(
         (~is_error & says_error).sum(),
         (is_error & ~says_error).sum(),
     ]
-    return loss, Counts(torch.stack([value.double().cpu() for value in sums]))
+    return loss, torch.stack([value.double().cpu() for value in sums])
 
 
 def pair_objective(
     model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
-) -> tuple[Tensor, Counts]:
-    """Summed loss (fp32 scalar with gradient) and counts of pairs; one is correct where R(better) > R(worse).
+) -> tuple[Tensor, Tensor]:
+    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] of pairs; one is correct where R(better) > R(worse).
 
     Pairs have no labels: they all count 1.
     """
@@ -188,10 +168,10 @@ def pair_objective(
     raw = scores.detach().double()
     sums = [loss.detach(), torch.tensor(len(better)), (above > below).sum()]
     sums += [torch.tensor(len(raw)), raw.sum(), (raw**2).sum()]
-    return loss, Counts(torch.stack([value.double().cpu() for value in sums]))
+    return loss, torch.stack([value.double().cpu() for value in sums])
 
 
-_OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample], LabelWeights], tuple[Tensor, Counts]]] = {
+_OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample], LabelWeights], tuple[Tensor, Tensor]]] = {
     "segment": segment_objective,
     "sequence": pair_objective,
 }
@@ -199,6 +179,6 @@ _OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample], Label
 
 def reward_model_objective(
     model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
-) -> tuple[Tensor, Counts]:
-    """Summed loss (fp32 scalar with gradient) and counts, by the model's form."""
+) -> tuple[Tensor, Tensor]:
+    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] as `metrics_of` takes them, by the model's form."""
     return _OBJECTIVES[model.record.definition.form](model, examples, weights)

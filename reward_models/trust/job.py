@@ -10,7 +10,7 @@ from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_l
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from reward_models.kinds import kind_named, kinds_of
-from reward_models.labels.matching import CompletenessConfig, Matching
+from reward_models.labels.pairs import CompletenessConfig, Matching
 
 if TYPE_CHECKING:
     from reward_models.trust.measure import TrustReport

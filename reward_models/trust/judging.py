@@ -13,9 +13,8 @@ import torch
 from finegrained_rlhf.runtime.processes import Processes
 from reward_models.data.examples import RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
-from reward_models.encoders.models import RewardModel
+from reward_models.encoders.models import RewardModel, raw_scores
 from reward_models.record import error_label_ids
-from reward_models.training.trainer import raw_scores
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.model.spans import top_spans
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
-from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.job import DialkiBatchConfig
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 

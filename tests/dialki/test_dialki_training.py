@@ -22,7 +22,7 @@ from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.model.model import load_dialki
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer
 from finegrained_rlhf.dialogue.records import Passage, Turn
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -52,8 +52,9 @@ def trainer(
     model = tiny_dialki(folder / "bert", **changes)
     examples = encoded(model, toy_examples(), training=True)
     optimizer = OptimizerConfig(lr=1e-2, eps=1e-4)
-    losses, processes = losses or LossConfig(1.0, 0.5), processes or Processes()
-    return DialkiTrainer(model, examples, examples, batches, losses, optimizer, 10, processes, seed=0)
+    settings = {"optimizer": optimizer, "batches": batches, "losses": losses or LossConfig(1.0, 0.5)}
+    one = TrainDialki(output_dir="", data="", model="", total_steps=10, **settings)
+    return DialkiTrainer(one, model, examples, examples, processes or Processes())
 
 
 def lines(path: Path) -> list[dict]:

@@ -108,7 +108,7 @@ def test_no_import_goes_in_a_circle() -> None:
 
 def test_an_import_in_a_function_counts() -> None:
     assert "finegrained_rlhf.launch.app" in imported("finegrained_rlhf.launch.commands", of_schemas=False)
-    job, runner = "finegrained_rlhf.training.sft.job", "finegrained_rlhf.training.sft.train"
+    job, runner = "finegrained_rlhf.training.ppo.job", "finegrained_rlhf.training.ppo.train"
     assert runner in imported(job, of_schemas=True) - imported(job, of_schemas=False)
 
 

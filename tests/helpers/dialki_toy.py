@@ -16,8 +16,7 @@ from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputConfig,
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel, new_dialki
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
-from finegrained_rlhf.dialki.training.job import TrainDialki
+from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

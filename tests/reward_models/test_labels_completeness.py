@@ -21,8 +21,7 @@ from reward_models.labels.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
-from reward_models.labels.matching import CompletenessConfig
-from reward_models.labels.pairs import ordered_pairs
+from reward_models.labels.pairs import CompletenessConfig, ordered_pairs
 
 SEGMENTER = SpacySegmenter("rules")
 WIDE, COLD, SWIM = LAKE.sentences

@@ -16,7 +16,8 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.config import RewardBatchConfig, RewardModelConfig
+from finegrained_rlhf.training.supervised import BatchConfig
+from reward_models.config import RewardModelConfig
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.counts import CountLayer, count_names, word_counts
 from reward_models.encoders.evidence import choose, content_words, sentences_of
@@ -132,7 +133,7 @@ def test_training_fits_the_counts(tmp_path: Path) -> None:
     records = [record(f"It is. {wrong}"[7 * (i % 2) :], [(wrong, "Irrelevant")], name=f"r{i}") for i in range(12)]
     write_feedback(tmp_path / "feedback.json", records)
     config = RewardModelConfig(
-        "relevance", OptimizerConfig(lr=1e-3), RewardBatchConfig(batch_size=8), steps=2, max_length=160, counts=True
+        "relevance", OptimizerConfig(lr=1e-3), BatchConfig(batch_size=8), steps=2, max_length=160, counts=True
     )
     fields = {"data": str(tmp_path / "feedback.json"), "model": str(tmp_path / "encoder"), "held_out": 0.0}
     TrainRewardModel(**fields, output_dir=str(tmp_path / "run"), reward_model=config).run()  # type: ignore[arg-type]

@@ -14,15 +14,16 @@ from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_token
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.config import RewardBatchConfig
+from finegrained_rlhf.training.supervised import BatchConfig
+from reward_models.config import LayerConfig, RewardModelConfig
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.inputs import EncodedInput, pad_inputs
 from reward_models.encoders.models import load_reward_model, new_reward_model
+from reward_models.job import TrainRewardModel
 from reward_models.kinds import RELEVANCE
 from reward_models.kinds.parts import relevance_parts
 from reward_models.record import RewardModelRecord
-from reward_models.training.layers import LayerConfig
-from reward_models.training.trainer import RewardModelTrainer
+from reward_models.train import RewardModelTrainer
 
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
@@ -73,9 +74,10 @@ def test_segments_are_judged_as_transformers_does_and_a_step_is_made(family: str
     torch.testing.assert_close(found, torch.cat(alone), atol=1e-5, rtol=1e-5)
     assert found.std() > 0.01
     examples = build_examples(cue_records(4), LabelSettings(RELEVANCE), model.input_encoder(), SpacySegmenter())
-    optimizer = OptimizerConfig(lr=1e-3)
     layers = LayerConfig(frozen=1, decay=0.5)
-    trainer = RewardModelTrainer(model, examples, (), RewardBatchConfig(4), optimizer, 2, Processes(), 0, layers)
+    config = RewardModelConfig("relevance", OptimizerConfig(lr=1e-3), BatchConfig(4), steps=2, layers=layers)
+    job = TrainRewardModel(output_dir="", data="", model="", reward_model=config)
+    trainer = RewardModelTrainer(job, model, examples, (), Processes())
     assert trainer.train_step(2)["gradient_norm"] > 0
 
 

@@ -135,4 +135,4 @@ def test_no_other_module_knows_a_kind_by_its_name() -> None:
         if re.search(r'["\'](relevance|factuality|completeness|preference)["\']', line)
         and 'config.get("completeness"' not in line  # a key of configurations
     }
-    assert naming == {f"kinds/{name}.py" for name in ("__init__", "missing", "pairwise")}
+    assert naming == {f"kinds/{name}.py" for name in ("__init__", "pairwise")}

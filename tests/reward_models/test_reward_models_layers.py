@@ -11,14 +11,15 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.config import RewardBatchConfig
+from finegrained_rlhf.training.supervised import BatchConfig
+from reward_models.config import LayerConfig, RewardModelConfig
 from reward_models.data.examples import LabelSettings, build_examples, shuffled
 from reward_models.encoders.models import new_reward_model
+from reward_models.job import TrainRewardModel
 from reward_models.kinds import PREFERENCE, RELEVANCE
 from reward_models.record import RewardModelRecord
-from reward_models.training.layers import LayerConfig
+from reward_models.train import RewardModelTrainer
 from reward_models.training.objectives import LabelWeights
-from reward_models.training.trainer import RewardModelTrainer
 
 
 def test_rates_by_name(tmp_path: Path) -> None:
@@ -46,9 +47,10 @@ def test_a_step_moves_what_is_trained_at_its_rate(config: OptimizerConfig, tmp_p
     model = new_reward_model(save_longformer(tmp_path / "encoder"), RewardModelRecord("relevance", max_length=160))
     examples = build_examples(cue_records(8), LabelSettings(RELEVANCE), model.input_encoder(), SpacySegmenter())
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    trainer = RewardModelTrainer(
-        model, examples, (), RewardBatchConfig(8), config, 5, Processes(), 0, LayerConfig(frozen=1, decay=1, head=0.1)
-    )
+    layers = LayerConfig(frozen=1, decay=1, head=0.1)
+    settings = RewardModelConfig("relevance", config, BatchConfig(8), steps=5, layers=layers)
+    job = TrainRewardModel(output_dir="", data="", model="", reward_model=settings)
+    trainer = RewardModelTrainer(job, model, examples, (), Processes())
     trainer.train_step(1)
     moved = {name: float((p.detach() - before[name]).abs().max()) for name, p in model.named_parameters()}
     assert not any(change for name, change in moved.items() if "embeddings" in name or "layer.0." in name)

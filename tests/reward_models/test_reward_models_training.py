@@ -20,7 +20,8 @@ from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.config import RewardBatchConfig, RewardModelConfig
+from finegrained_rlhf.training.supervised import BatchConfig
+from reward_models.config import RewardModelConfig
 from reward_models.data.examples import LabelSettings, build_examples, output_inputs
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import load_reward_model, new_reward_model
@@ -28,8 +29,7 @@ from reward_models.job import TrainRewardModel
 from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE, kind_named
 from reward_models.record import LEAST_STD, RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import with_moments
-from reward_models.training.trainer import RewardModelTrainer, in_batches
+from reward_models.train import RewardModelTrainer, in_batches, with_moments
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def job(
     config = RewardModelConfig(
         kind,
         OptimizerConfig(lr=5e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0),
-        RewardBatchConfig(batch_size=8, eval_batch_size=16),
+        BatchConfig(batch_size=8, eval_batch_size=16),
         steps=steps,
         global_attention="first" if kind == "preference" else "none",
     )
@@ -79,7 +79,9 @@ def test_labels_of_other_texts_teach_nothing(folder: Path) -> None:
     rows = [tuple(row.tolist()) for row in labels.reshape(len(given), 3)]
     shuffled = [replace(example, labels=row) for example, row in zip(given, rows, strict=True)]
     rate = OptimizerConfig(lr=5e-3, warmup_ratio=0.1)
-    made = RewardModelTrainer(model, shuffled, given[:8], RewardBatchConfig(batch_size=8), rate, 40, Processes(), 0)
+    config = RewardModelConfig("relevance", rate, BatchConfig(8), steps=40)
+    one = TrainRewardModel(output_dir="", data="", model="", reward_model=config)
+    made = RewardModelTrainer(one, model, shuffled, given[:8], Processes())
     for step in range(1, 41):
         made.train_step(step)
     assert 0.25 < made.validate(40)["accuracy"] < 0.75
@@ -119,9 +121,9 @@ def test_a_collapsed_model_is_chosen_after_every_other(folder: Path) -> None:
     """Rounding orders pairs as well as anything: the spread decides, not the accuracy."""
     model = enlarged(new_reward_model(folder / "encoder", RewardModelRecord("preference", "first")))
     examples = build_examples(cue_records(8), LabelSettings(PREFERENCE), model.input_encoder(), SpacySegmenter())
-    made = RewardModelTrainer(
-        model, examples, examples, RewardBatchConfig(batch_size=8), OptimizerConfig(lr=1e-3), 1, Processes(), 0
-    )
+    config = RewardModelConfig("preference", OptimizerConfig(lr=1e-3), BatchConfig(8), steps=1)
+    one = TrainRewardModel(output_dir="", data="", model="", reward_model=config)
+    made = RewardModelTrainer(one, model, examples, examples, Processes())
     alive = made.validate(0)
     assert alive["score_std"] > LEAST_STD and alive["score"] == alive["accuracy"]
     made.selected_by = "loss"
@@ -170,7 +172,7 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind
         with pytest.raises(KeyboardInterrupt):
             one.run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reward_models.train.load_reward_model", interrupted)
+        patch.setattr(RewardModelTrainer, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             one.run()
     assert (parts / "metrics.json").is_file() and not (parts / "trust.json").exists()  # pipelines look at the latter
@@ -188,7 +190,7 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind
 def trainer(
     folder: Path,
     kind: str,
-    batches: RewardBatchConfig,
+    batches: BatchConfig,
     records: Sequence = (),
     base: str = "encoder",
     processes: Processes | None = None,
@@ -198,16 +200,16 @@ def trainer(
     examples = build_examples(
         records or cue_records(12), LabelSettings(kind_named(kind)), model.input_encoder(), SpacySegmenter()
     )
-    return RewardModelTrainer(
-        model, examples, examples, batches, OptimizerConfig(lr=1e-2, eps=1e-4), 10, processes or Processes(), seed=0
-    )
+    config = RewardModelConfig(kind, OptimizerConfig(lr=1e-2, eps=1e-4), batches, steps=10)
+    one = TrainRewardModel(output_dir="", data="", model="", reward_model=config)
+    return RewardModelTrainer(one, model, examples, examples, processes or Processes())
 
 
 @pytest.mark.parametrize("base", ["encoder", "llama"])
 @pytest.mark.parametrize("kind", ["factuality", "preference"])
 def test_micro_batches_make_no_difference(folder: Path, kind: str, base: str) -> None:
-    whole = trainer(folder, kind, RewardBatchConfig(batch_size=11), base=base)
-    parts = trainer(folder, kind, RewardBatchConfig(batch_size=11, micro_batch_size=2, eval_batch_size=1), base=base)
+    whole = trainer(folder, kind, BatchConfig(batch_size=11), base=base)
+    parts = trainer(folder, kind, BatchConfig(batch_size=11, micro_batch_size=2, eval_batch_size=1), base=base)
     before = [p.detach().clone() for p in whole.model.parameters()]
     for step in (1, 2, 3):
         a, b = whole.train_step(step), parts.train_step(step)
@@ -226,7 +228,7 @@ def test_micro_batches_make_no_difference(folder: Path, kind: str, base: str) ->
 def test_gradients_of_processes_add_up(folder: Path, kind: str, base: str) -> None:
     def gradients(rank: int, count: int) -> tuple[list[torch.Tensor], dict[str, float]]:
         share = Share(rank, count)
-        made = trainer(folder, kind, RewardBatchConfig(batch_size=12), base=base, processes=share)
+        made = trainer(folder, kind, BatchConfig(batch_size=12), base=base, processes=share)
         made.train_step(1)
         return share.gradients, made.validate(1)
 
@@ -239,7 +241,7 @@ def test_gradients_of_processes_add_up(folder: Path, kind: str, base: str) -> No
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(folder: Path, tmp_path: Path) -> None:
-    made = trainer(folder, "relevance", RewardBatchConfig())
+    made = trainer(folder, "relevance", BatchConfig(24))
     new_reward_model(save_bert(tmp_path / "bert"), RewardModelRecord("relevance")).save(tmp_path / "step_1" / "model")
     with pytest.raises(CheckpointError, match="step_1: holds a RewardModel of another architecture than this run's"):
         made.load_state(tmp_path / "step_1")
@@ -248,7 +250,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(folder: Path, tmp_path:
 
 
 def test_in_batches_covers_everything_in_order(folder: Path) -> None:
-    examples = trainer(folder, "preference", RewardBatchConfig()).plan._examples
+    examples = trainer(folder, "preference", BatchConfig(24)).plan._examples
     for size in (1, 4, 7, 1000):
         runs = list(in_batches(examples, size))
         assert [e for run in runs for e in run] == list(examples)
@@ -303,7 +305,7 @@ def test_bad_settings_are_refused(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError):
             job(folder, tmp_path, **change)
     with pytest.raises(ConfigError):
-        RewardBatchConfig(batch_size=0)
+        BatchConfig(batch_size=0)
     with pytest.raises(ModelError):
         replace(job(folder, tmp_path / "run"), model=str(tmp_path / "nowhere")).run()
 
@@ -327,11 +329,11 @@ def test_real_feedback_gives_the_published_counts(shared_data: Path, folder: Pat
 
 def test_a_checkpoint_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
     """A model of answers has one score where a model of segments has two labels."""
-    ours = trainer(folder, "preference", RewardBatchConfig())
+    ours = trainer(folder, "preference", BatchConfig(24))
     (tmp_path / "model").mkdir()
     ours.model_to_save()(tmp_path / "model")
     ours.state_to_save()(tmp_path)
     ours.load_state(tmp_path)
-    other = trainer(folder, "relevance", RewardBatchConfig())
+    other = trainer(folder, "relevance", BatchConfig(24))
     with pytest.raises(CheckpointError, match="holds a RewardModel of another architecture than this run's"):
         other.load_state(tmp_path)

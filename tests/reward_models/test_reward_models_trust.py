@@ -23,7 +23,8 @@ from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.config import RewardBatchConfig, RewardModelConfig
+from finegrained_rlhf.training.supervised import BatchConfig
+from reward_models.config import RewardModelConfig
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
@@ -344,7 +345,7 @@ def train(folder: Path, output: Path, kind: str, steps: int = 30, **changes: Any
     config = RewardModelConfig(
         kind,
         OptimizerConfig(lr=5e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0),
-        RewardBatchConfig(batch_size=8, eval_batch_size=16),
+        BatchConfig(batch_size=8, eval_batch_size=16),
         steps=steps,
         global_attention="first" if kind == "preference" else "none",
     )

@@ -28,7 +28,7 @@ def test_one_step_leads_to_the_current_name() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("finegrained_rlhf.training.dpr.trainer.DprBatchConfig", "finegrained_rlhf.training.dpr.DprBatchConfig"),
+        ("finegrained_rlhf.training.dpr.trainer.DprBatchConfig", "finegrained_rlhf.training.supervised.BatchConfig"),
         ("finegrained_rlhf.worlds.factworld.FactWorldOracle", "finegrained_rlhf.factworld.FactWorldOracle"),
         ("finegrained_rlhf.worlds.tone.ToxicityOracle", "finegrained_lab.worlds.tone.ToxicityOracle"),
         ("finegrained_rlhf.models.PolicyConfig", "finegrained_rlhf.models.PolicyConfig"),

@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM
 from finegrained_rlhf.core.errors import ConsistencyError, ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.inputs import encode_prompts
+from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.models.families.seq2seq import Seq2SeqFamily, bart_stacks
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
@@ -27,7 +28,8 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import token_ends
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.sft.trainer import SFTSettings, SFTTrainer, demonstrations
+from finegrained_rlhf.training.sft import TrainSFT
+from finegrained_rlhf.training.sft.trainer import SFTTrainer, demonstrations
 
 
 def moved(trainer: PPOTrainer) -> dict[str, Tensor]:
@@ -82,10 +84,13 @@ def test_sft_learns_an_answer(family: str) -> None:
     """One of them until it gives the answer."""
     ours, number = seq2seq_policy(family), 20 if family == "bart" else 3
     asked = [Prompt(p.id, p.text, p.input_ids, {"references": ("red blue",)}) for p in prompts("t5", 3)]
-    settings = SFTSettings(3, 2, dropout=0.0, max_answer_tokens=4, validation_batch_size=3)
+    sizes = {"batch_size": 3, "micro_batch_size": 2, "validation_batch_size": 3}
     optimizer = OptimizerConfig(lr=0.02, schedule="constant")
-    data = demonstrations(asked, ours, 4)
-    trainer = SFTTrainer(ours, data, asked, settings, optimizer, number, Processes(), seed=0)
+    job = TrainSFT(
+        output_dir="", data="", policy=PolicyConfig(""), optimizer=optimizer, total_steps=number, dropout=0.0,
+        max_answer_tokens=4, **sizes,
+    )  # fmt: skip
+    trainer = SFTTrainer(job, ours, demonstrations(asked, ours, 4), asked, Processes())
     losses = [trainer.train_step(step)["loss"] for step in range(1, number + 1)]
     assert losses[0] > losses[1] > losses[2]
     if family == "bart":

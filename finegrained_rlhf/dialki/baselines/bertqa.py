@@ -24,7 +24,6 @@ from finegrained_rlhf.dialki.inputs.batches import InputGroup
 from finegrained_rlhf.dialki.model.config import DialkiConfig
 from finegrained_rlhf.dialki.model.heads import MASKED, full_precision
 from finegrained_rlhf.dialki.model.model import KnowledgeModel
-from finegrained_rlhf.dialki.model.objective import Parts
 
 NOT_HERE = (0, 0)
 """The label of a window without the answer: `[CLS]` for both ends."""
@@ -184,29 +183,20 @@ def window_loss(scores: Sequence[TokenScores], chosen: Sequence[ChosenWindows]) 
     return total
 
 
-@dataclass(frozen=True)
-class QaParts(Parts):
-    """Sums over dialogues; the parts of several batches or processes add up.
+def qa_means(sums: Tensor) -> dict[str, float]:
+    """Means over dialogues; `accuracy` is that of both ends over all windows.
 
-    Attributes:
-        values: float64 [5]: begin and end loss in nats; windows whose label was found, windows; dialogues.
+    Args:
+        sums: [5] of begin and end loss in nats; windows whose label was found, windows; dialogues.
     """
-
-    @staticmethod
-    def zero() -> QaParts:
-        """Parts of nothing."""
-        return QaParts(torch.zeros(5, dtype=torch.float64))
-
-    def metrics(self) -> dict[str, float]:
-        """Means over dialogues; `accuracy` is that of both ends over all windows."""
-        begin, end, right, windows, dialogues = self.values.tolist()
-        count = max(dialogues, 1)
-        losses = {"loss": (begin + end) / count, "loss/begin": begin / count, "loss/end": end / count}
-        return {**losses, "accuracy": right / max(windows, 1)}
+    begin, end, right, windows, dialogues = sums.tolist()
+    count = max(dialogues, 1)
+    losses = {"loss": (begin + end) / count, "loss/begin": begin / count, "loss/end": end / count}
+    return {**losses, "accuracy": right / max(windows, 1)}
 
 
-def qa_objective(model: BertQaModel, chosen: Sequence[ChosenWindows], group_size: int = 64) -> tuple[Tensor, QaParts]:
-    """The summed loss of some dialogues, a scalar [] with gradient, and its parts (float64 [5], in nats)."""
+def qa_objective(model: BertQaModel, chosen: Sequence[ChosenWindows], group_size: int = 64) -> tuple[Tensor, Tensor]:
+    """The summed loss of some dialogues, a scalar [] with gradient, and sums (float64 [5], see `qa_means`)."""
     sums = window_loss(model.scores(chosen, group_size), chosen)
     values = torch.cat([sums, sums.new_tensor([len(chosen)])])
-    return sums[:2].sum(), QaParts(values.detach().double().cpu())
+    return sums[:2].sum(), values.detach().double().cpu()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -322,38 +322,24 @@ _NEXT_LOSSES: Mapping[GoldEntries, Callable[[NextScores, Targets], Tensor]] = {
 }
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Sums over dialogues; the parts of several batches or processes add up.
+def loss_means(sums: Tensor) -> dict[str, float]:
+    """Metrics of sums over dialogues: means, and `accuracy`, that of the passage among those that were given.
 
-    Attributes:
-        values: float64 [9]: total loss, its passage, begin, end, history and adversarial parts (the last two without
-            their weights), in nats; dialogues, those whose passage was found, labelled turns.
+    Args:
+        sums: [9] of total loss, its passage, begin, end, history and adversarial parts (the last two without their
+            weights), in nats; dialogues, those whose passage was found, labelled turns.
     """
-
-    values: Tensor
-
-    def __add__(self, other: Parts) -> Parts:
-        return replace(self, values=self.values + other.values)
-
-    @staticmethod
-    def zero() -> Parts:
-        """Parts of nothing."""
-        return Parts(torch.zeros(9, dtype=torch.float64))
-
-    def metrics(self) -> dict[str, float]:
-        """Means over dialogues; `accuracy` is that of the passage among those that were given."""
-        *losses, dialogues, correct, turns = self.values.tolist()
-        names = ("loss", "loss/passage", "loss/begin", "loss/end", "loss/history", "loss/adversarial")
-        count = max(dialogues, 1)
-        means = {name: value / count for name, value in zip(names, losses, strict=True)}
-        return {**means, "accuracy": correct / count, "labelled_turns": turns / count}
+    *losses, dialogues, correct, turns = sums.tolist()
+    names = ("loss", "loss/passage", "loss/begin", "loss/end", "loss/history", "loss/adversarial")
+    count = max(dialogues, 1)
+    means = {name: value / count for name, value in zip(names, losses, strict=True)}
+    return {**means, "accuracy": correct / count, "labelled_turns": turns / count}
 
 
 def objective(
     model: DialkiModel, chosen: Sequence[Chosen], config: LossConfig, seed: int, group_size: int = 64
-) -> tuple[Tensor, Parts]:
-    """The summed loss (with gradient) of some dialogues, and its parts.
+) -> tuple[Tensor, Tensor]:
+    """The summed loss (with gradient) of some dialogues, and the sums of which `loss_means` makes metrics.
 
     Args:
         model: trained.
@@ -363,7 +349,7 @@ def objective(
         group_size: most inputs that go through the encoder together.
 
     Returns:
-        Scalar [] in nats, and its parts (float64 [9]).
+        Scalar [] in nats, and sums (float64 [9]).
     """
     batch = collate(chosen, model.pad_id, model.device, group_size)
     labels = targets(chosen, model.device)
@@ -380,7 +366,7 @@ def objective(
         adversarial = adversarial_loss(model, batch, scores, before, config.noise, seed)
         total = total + config.adversarial * adversarial
     values = torch.cat([torch.stack([total, *following, history, adversarial]), _counts(scores, labels)])
-    return total, Parts(values.detach().double().cpu())
+    return total, values.detach().double().cpu()
 
 
 def _counts(scores: NextScores, labels: Targets) -> Tensor:

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.markers import InputFile, ModelName, above, at_least, below, harmless
+from finegrained_rlhf.core.markers import InputFile, ModelName, at_least
 from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
-from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.training.supervised.job import BatchConfig, BatchSize, Epochs, ModelRun, PassSize
 
-if TYPE_CHECKING:
-    from finegrained_rlhf.dialki.training.trainer import KnowledgeTrainer
-    from finegrained_rlhf.runtime.processes import Processes
+
+@dataclass(frozen=True)
+class DialkiBatchConfig(BatchConfig):
+    """How many dialogues and passages are taken at a time.
+
+    Attributes:
+        passages: passages of a dialogue in training: one with gold and sampled others (8 on Doc2Dial, 10 on Wizard of
+            Wikipedia, 5 on INSCIT).
+        group_size: most inputs (passages) that go through the encoder together; they are sorted by length before.
+    """
+
+    batch_size: BatchSize = 4
+    eval_batch_size: PassSize = 16
+    passages: Annotated[int, at_least(1)] = 8
+    group_size: PassSize = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
+class TrainDialki(ModelRun):
     """Train DIALKI, or a baseline, on dialogues whose agent turns name the knowledge that they rest on.
 
-    Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
+    The exported model answers the validation dialogues in the end, and γ is tuned on them. Fields of every training
+    run: see `TrainingRun`; without `total_steps`, `epochs` counts.
 
     Attributes:
         data: dialogues to train on (a directory for `dstc11`).
         model: directory or Hub name of the encoder to start from.
-        optimizer: rates and schedule.
         format: of `data` and `validation_data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
         documents: `doc2dial` only: the document file.
         part: `dstc11` only: the part to train on.
@@ -45,27 +52,24 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
             agent's) or `none`; as controls `current` (the last user turn's alone), `earlier` (all but that one) or
             `random` (every label replaced by a random span).
         batches: sizes, and passages a dialogue.
-        epochs: passes over the examples; used where `total_steps` is None.
         dropout: rate everywhere in the model; None keeps the encoder's own and `dialki.dropout`.
     """
 
-    export: ClassVar[str] = "model"
+    assembly: ClassVar[str] = "finegrained_rlhf.dialki.training.systems.assemble_dialki"
 
     data: InputFile
+    validation_data: InputFile | None = None
     model: ModelName
-    optimizer: OptimizerConfig
     format: Format = "jsonl"
     documents: InputFile | None = None
     part: Dstc11Part = "all"
-    validation_data: InputFile | None = None
     validation_part: Dstc11Part = "all"
     validation_examples: Annotated[int | None, at_least(1)] = None
     dialki: DialkiConfig = field(default_factory=DialkiConfig)
     losses: LossConfig = field(default_factory=LossConfig)
     history_labels: HistoryLabels = "all"
     batches: DialkiBatchConfig = field(default_factory=DialkiBatchConfig)
-    epochs: Annotated[float, above(0), harmless] = 20
-    dropout: Annotated[float | None, at_least(0), below(1)] = None
+    epochs: Epochs = 20
 
     def __post_init__(self) -> None:
         if self.dialki.parity:
@@ -91,36 +95,3 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
             seen_in=self.data if validation and self.format == "doc2dial" else None,
             part=self.validation_part if validation else self.part,
         )
-
-    def steps(self, examples: int) -> int:
-        """Training steps on so many examples."""
-        if self.total_steps is not None:
-            return self.total_steps
-        return max(1, math.ceil(self.epochs * examples / self.batches.batch_size))
-
-    def loop_config(self, examples: int) -> LoopConfig:
-        """The settings of the training loop on so many examples."""
-        epoch = max(1, math.ceil(examples / self.batches.batch_size))
-        return self.loop_settings(self.steps(examples), epoch=epoch, validates=self.validation_data is not None)
-
-    def train(
-        self, built: tuple[KnowledgeTrainer, dict[str, Any]], processes: Processes, run: RunDirectory
-    ) -> LoopResult:
-        """Run the loop; then answer the validation dialogues by the exported model and tune γ on them."""
-        from finegrained_rlhf.dialki.training.train import write_results
-
-        trainer, report = built
-        result = self.fit(trainer, self.loop_config(len(trainer.train)), processes, run)
-        write_results(self, trainer, run, result, report, processes)
-        return result
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> tuple[KnowledgeTrainer, dict[str, Any]]:
-        """Load model and data; also gives what was read and what did not fit, ready for JSON.
-
-        Raises:
-            DataError: broken data, or nothing is left to train on.
-            ModelError: `model` is no encoder.
-        """
-        from finegrained_rlhf.dialki.training.train import new_trainer
-
-        return new_trainer(self, processes)

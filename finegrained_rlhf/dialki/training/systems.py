@@ -6,50 +6,62 @@ Jobs ask here which classes a configuration means; beside them only figures of w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows, QaParts, qa_objective, windows_to_train
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, qa_means, qa_objective, windows_to_train
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.finder import BertQaFinder
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
 from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder
 from finegrained_rlhf.dialki.finding.finder import Finder, KnowledgeFinder
+from finegrained_rlhf.dialki.inputs.history_labels import keep_history_labels
+from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.config import DialkiConfig
-from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, raw_record, read_record
-from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.model.model import (
+    DialkiModel,
+    KnowledgeModel,
+    load_model,
+    new_model,
+    raw_record,
+    read_record,
+)
+from finegrained_rlhf.dialki.readers.base import DialogueReading
+from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer, KnowledgeTrainer
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.processes import Processes
+
+logger = logging.getLogger(__name__)
 
 
 class BertQaTrainer(KnowledgeTrainer):
     """Trains BERTQA: a dialogue's `batches.passages` are windows."""
 
     model: BertQaModel
+    sums: ClassVar[int] = 5
 
     @staticmethod
     def new_finder(model: BertQaModel, processes: Processes, batches: DialkiBatchConfig) -> BertQaFinder:
         """The finder of a BERTQA."""
         return BertQaFinder(model, processes, batches.eval_batch_size, batches.group_size)
 
-    @staticmethod
-    def no_parts() -> QaParts:
-        """Parts of nothing."""
-        return QaParts.zero()
+    def objective(self, examples: Sequence[WindowedExample], count: float, step: int) -> tuple[Tensor, Tensor]:
+        """The cross-entropy of both ends of some answers, in a window with gold and others; [5] as in `qa_means`."""
+        batches = self.job.batches
+        chosen = [windows_to_train(item, batches.passages, self.job.seed, step) for item in examples]
+        loss, sums = qa_objective(self.model, chosen, batches.group_size)
+        return loss / count, sums
 
-    def choose(self, item: WindowedExample, step: int) -> ChosenWindows:
-        """A window with gold, and others."""
-        return windows_to_train(item, self.batches.passages, self.seed, step)
-
-    def loss(self, chosen: Sequence[ChosenWindows], step: int) -> tuple[Tensor, QaParts]:
-        """The cross-entropy of both ends of some answers, a scalar [] in nats, and its parts (float64 [5])."""
-        return qa_objective(self.model, chosen, self.batches.group_size)
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Losses and accuracy."""
+        return qa_means(sums)
 
 
 @dataclass(frozen=True)
@@ -108,3 +120,36 @@ def _opened(path: str | Path) -> tuple[System, Any]:
     config = read_record(directory, kind)
     system = system_of(config)
     return system, load_model(directory, config, system.model)
+
+
+def assemble_dialki(job: TrainDialki, processes: Processes) -> KnowledgeTrainer:
+    """Load model and data.
+
+    Raises:
+        DataError: broken data, or nothing is left to train on.
+        ModelError: `model` is no encoder.
+    """
+    system = system_of(job.dialki)
+    model = new_model(job.model, job.dialki, system.model)
+    encoder = system.finder.new_encoder(model)
+    source = job.source()
+    reading = source.read()
+    examples = [keep_history_labels(item, job.history_labels, job.seed) for item in reading.examples]
+    train, cut = encoder.encode(examples, training=True)
+    report = {"train": _report("training", reading, cut)}
+    if not train:
+        raise DataError(f"no dialogue with gold is left to train on ({cut})", file=source.path)
+    validation: Sequence[Any] = []
+    if job.validation_data is not None:
+        reading = job.source(validation=True).read()
+        labelled = [item for item in reading.examples if item.gold][: job.validation_examples]
+        validation, cut = encoder.encode(labelled)
+        report["validation"] = _report("validation", reading, cut)
+    return system.trainer(job, model, train, validation, processes, report)
+
+
+def _report(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
+    """Say what was read and what did not fit; the same for JSON."""
+    skipped = sum(reading.skipped.values())
+    logger.info("%s data: %s%s", what, cut, f", {skipped} turns skipped by the reader" if skipped else "")
+    return {"read": reading.report(), "inputs": cut.to_json()}

@@ -17,7 +17,7 @@ from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 
 
-class OptimizerTrainer:
+class OptimizerTrainer(ABC):
     """A trainer with one optimizer.
 
     Attributes:
@@ -42,8 +42,16 @@ class OptimizerTrainer:
         """The optimizer's moments; the rest of a step follows from the saved model, the seed and the step."""
         return self.optimizer.to_save()
 
+    @abstractmethod
+    def model_to_save(self) -> Write:
+        """The model as it is now."""
 
-class ModelTrainer(OptimizerTrainer, ABC):
+    @abstractmethod
+    def load_state(self, checkpoint: Path) -> None:
+        """Read what a checkpoint holds."""
+
+
+class ModelTrainer(OptimizerTrainer):
     """A trainer of a model that saves itself (`model.save(directory)`), in a checkpoint's `model/`.
 
     Attributes:

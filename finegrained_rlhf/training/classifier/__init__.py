@@ -5,7 +5,6 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "ClassifierBatchConfig": "config",
         "TrainClassifier": "job",
     },
 )

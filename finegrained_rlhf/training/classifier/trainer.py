@@ -1,27 +1,26 @@
-"""Training a classifier of texts: one step, validation, and what a checkpoint keeps.
-
-Satisfies the training loop's `Trainable`.
-"""
+"""Training a classifier of texts by cross-entropy with the probabilities of the classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from finegrained_rlhf.core.batching import send
 from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
-from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, check_finite
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig, ClassifierSelection
-from finegrained_rlhf.training.micro_batches import Sums
-from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.classifier.job import TrainClassifier
+from finegrained_rlhf.training.supervised.trainer import SupervisedModelTrainer
 
 
 @dataclass(frozen=True)
@@ -37,78 +36,64 @@ class ClassifierExample:
     shares: tuple[float, ...]
 
 
-class ClassifierTrainer(ModelTrainer):
-    """Trains a classifier by cross-entropy with the probabilities of the classes, the mean over the texts of a step.
+class ClassifierTrainer(SupervisedModelTrainer[ClassifierExample]):
+    """Trains a classifier; the loss is the mean over the texts of a step. See `SupervisedTrainer`."""
 
-    Args:
-        model: to train.
-        train: at least one text.
-        validation: may be empty.
-        batches: batch sizes.
-        optimizer: rates and schedule.
-        total_steps: that the schedule spans.
-        processes: of the run.
-        seed: of the run.
-        selected_by: what the best checkpoint has least (`loss`) or most (`accuracy`) of.
-    """
-
+    job: TrainClassifier
     model: TextClassifier
+    sums: ClassVar[int] = 3
+    title = "classifier"
+    headline = ("loss", "accuracy")
 
-    def __init__(
-        self,
-        model: TextClassifier,
-        train: Sequence[ClassifierExample],
-        validation: Sequence[ClassifierExample],
-        batches: ClassifierBatchConfig,
-        optimizer: OptimizerConfig,
-        total_steps: int,
-        processes: Processes,
-        *,
-        seed: int,
-        selected_by: ClassifierSelection = "loss",
-    ) -> None:
-        self.model, self.processes, self.batches = model.to(processes.device).eval(), processes, batches
-        self.train, self.validation, self.seed, self.selected_by = train, validation, seed, selected_by
-        self._sums = Sums(self._of, 3)
-        self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
-
-    def train_step(self, step: int) -> dict[str, float]:
-        """One optimizer step on the texts of `step`. Returns loss and accuracy before it, gradient norm and rate."""
-        size = self.batches.batch_size
-        batch = items_of_step(self.train, step, size, self.seed)
-        share = [batch[i] for i in self.processes.share(size)]
-        self.model.train()
-        sums = self._sums.backward(share, self.batches.micro_batch_size, lambda losses: losses[0] / size)
-        self.model.eval()
-        norm = self.optimizer_step(step)
-        metrics = {**self._means(sums), "gradient_norm": norm, "lr": self.optimizer.lr(step)}
-        check_finite(step, metrics, ("loss", "gradient_norm"))
-        return metrics
-
-    def validate(self, step: int) -> dict[str, float]:
-        """Loss and accuracy on the held-out texts; `score` is what is selected by. Nothing without any."""
-        if not self.validation:
-            return {}
-        share = [self.validation[i] for i in self.processes.share(len(self.validation))]
-        metrics = self._means(self._sums.measure(share, self.batches.eval_batch_size, self.model.device))
-        return {"score": -metrics["loss"] if self.selected_by == "loss" else metrics["accuracy"], **metrics}
-
-    def _of(self, examples: Sequence[ClassifierExample]) -> Tensor:
-        """fp32 [3]: summed cross-entropy in nats, texts whose most probable class is the labels' too, texts."""
+    def objective(self, examples: Sequence[ClassifierExample], count: float, step: int) -> tuple[Tensor, Tensor]:
+        """The loss, and [3]: cross-entropy in nats, texts whose most probable class is the labels' too, texts."""
         ids, mask = pad_rows([one.ids for one in examples], self.model.pad_id)
         device = self.model.device
-        with self.processes.autocast():
-            logits = self.model.network(input_ids=send(ids, device), attention_mask=send(mask, device)).logits
+        logits = self.model.network(input_ids=send(ids, device), attention_mask=send(mask, device)).logits
         shares = torch.tensor([one.shares for one in examples], device=device)
         loss = F.cross_entropy(logits.float(), shares, reduction="sum")
         right = (logits.argmax(dim=-1) == shares.argmax(dim=-1)).sum()
-        return torch.stack([loss, right.float(), loss.new_tensor(float(len(examples)))])
+        return loss / count, torch.stack([loss, right.float(), loss.new_tensor(float(len(examples)))])
 
-    def _means(self, sums: Tensor) -> dict[str, float]:
-        loss, right, count = self.processes.sum_(sums).tolist()
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Loss and accuracy a text."""
+        loss, right, count = sums.tolist()
         return {"loss": loss / count, "accuracy": right / count}
+
+    def score(self, metrics: Mapping[str, float]) -> float:
+        """What the job selects by."""
+        return -metrics["loss"] if self.job.selected_by == "loss" else metrics["accuracy"]
+
+    def results(self, dev: Mapping[str, float], exported: Path) -> dict[str, Any]:
+        """The classes."""
+        return {"labels": list(self.model.network.config.id2label.values())}
 
     @staticmethod
     def copy_of(model: TextClassifier, directory: Path) -> TextClassifier:
         """The classifier that was saved in `directory`."""
         return TextClassifier.open(directory, model.label, model.activation)
+
+
+def assemble_classifier(job: TrainClassifier, processes: Processes) -> ClassifierTrainer:
+    """Read the labelled texts and open an encoder with a head for their labels.
+
+    Raises:
+        DataError: a file is missing or damaged.
+        ConfigError: labels that do not belong to the data.
+        ModelError: no model that can classify, a tokenizer that cannot pad, or one that is not the model's.
+    """
+    train = read_labelled_texts(job.data)
+    validation = [] if job.validation_data is None else read_labelled_texts(job.validation_data)
+    labels = labels_of([*train, *validation], job.classes)
+    model = TextClassifier.new(job.model, labels, job.max_length)
+    examples, held_out = (_examples(model, part, labels) for part in (train, validation))
+    check_vocabulary(model, [example.ids for example in (*examples, *held_out)])
+    if job.shuffle_labels:
+        order = np.random.default_rng(stable_hash(job.seed, "shuffled labels")).permutation(len(examples)).tolist()
+        examples = [ClassifierExample(one.ids, examples[i].shares) for one, i in zip(examples, order, strict=True)]
+    return ClassifierTrainer(job, model.to(processes.device), examples, held_out, processes)
+
+
+def _examples(model: TextClassifier, texts: Sequence[LabelledText], labels: Sequence[str]) -> list[ClassifierExample]:
+    rows = model.encoded([text.text for text in texts])
+    return [ClassifierExample(tuple(row), text.shares(labels)) for row, text in zip(rows, texts, strict=True)]

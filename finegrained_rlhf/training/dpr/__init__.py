@@ -5,8 +5,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "DprBatchConfig": "config",
-        "DprSampling": "config",
+        "DprSampling": "job",
         "TrainDPR": "job",
     },
 )

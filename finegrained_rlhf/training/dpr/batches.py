@@ -12,7 +12,7 @@ from torch import Tensor
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.encoders.towers import TwoTowers
-from finegrained_rlhf.training.dpr.config import DprSampling
+from finegrained_rlhf.training.dpr.job import DprSampling
 from finegrained_rlhf.training.dpr.records import DprRecord
 from finegrained_rlhf.training.order import items_of_step
 

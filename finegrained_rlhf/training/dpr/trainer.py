@@ -1,7 +1,5 @@
 """Training two towers: one step, validation by rank, and what a checkpoint keeps.
 
-Satisfies the training loop's `Trainable`.
-
 Every query of a step is compared with the passages of all processes. Each process encodes its share of the queries and
 of the passages; passage vectors are gathered, each process takes the loss of its own queries, and the gradients that
 their vectors get in all processes are summed before they go back into the tower. So several processes do what one does.
@@ -12,20 +10,23 @@ Contrastive Learning Batch Size under Memory Limited Setup").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.models.encoders.towers import PASSAGE_TOWER, QUERY_TOWER, TextTower, TwoTowers
-from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, check_finite
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.dpr.batches import DprBatch, DprSet, dpr_batch, ranking_batch
-from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling, DprSelection
+from finegrained_rlhf.training.dpr.batches import DprBatch, DprExample, DprSet, dpr_batch, ranking_batch
+from finegrained_rlhf.training.dpr.job import TrainDPR
+from finegrained_rlhf.training.dpr.records import read_dpr_records
+from finegrained_rlhf.training.supervised.trainer import SupervisedModelTrainer
 
 
 def in_batch_loss(queries: Tensor, passages: Tensor, targets: Tensor, left_out: Tensor) -> Tensor:
@@ -75,75 +76,51 @@ Backward = Callable[[Tensor], None]
 """Takes the gradient of vectors [n, D] back into the tower that gave them."""
 
 
-@dataclass(frozen=True)
-class DprValidation:
-    """What towers are selected by: the rank of each query's first positive among the passages of all queries.
-
-    Attributes:
-        data: held-out queries; may be none.
-        negatives: of each kind that a record brings into the passages, the first ones.
-        from_step: earlier validations are left out.
-        selected_by: what the best towers have least (`mean_rank`) or most (`mrr`) of.
-    """
-
-    data: DprSet
-    negatives: int = 30
-    from_step: int = 0
-    selected_by: DprSelection = "mean_rank"
-
-
-class DprTrainer(ModelTrainer):
-    """Trains two towers by the in-batch softmax, the mean over the queries of a step.
+class DprTrainer(SupervisedModelTrainer[DprExample]):
+    """Trains two towers by the in-batch softmax, the mean over the queries of a step; see `SupervisedTrainer`.
 
     Args:
+        job: batch sizes, what a query brings into a step, what the best towers are chosen by.
         model: to train; what needs no gradient stays as it is, without dropout.
-        train: at least one query.
-        validation: what the best towers are chosen by.
-        sampling: what a query brings into a step.
-        batches: batch sizes.
-        optimizer: rates and schedule.
-        total_steps: that the schedule spans.
+        train: at least one query, with the passages.
+        held_out: the same to validate on; may have no query.
         processes: of the run.
-        seed: of the run.
     """
 
+    job: TrainDPR
     model: TwoTowers
+    sums: ClassVar[int] = 4
+    title = "towers"
+    headline = ("mean_rank", "mrr", "accuracy")
 
-    def __init__(
-        self,
-        model: TwoTowers,
-        train: DprSet,
-        validation: DprValidation,
-        sampling: DprSampling,
-        batches: DprBatchConfig,
-        optimizer: OptimizerConfig,
-        total_steps: int,
-        processes: Processes,
-        *,
-        seed: int,
-    ) -> None:
-        self.model, self.processes, self.batches = model.to(processes.device).eval(), processes, batches
-        self.train, self.validation, self.sampling, self.seed = train, validation, sampling, seed
-        self._pool = ranking_batch(validation.data, validation.negatives) if validation.data.examples else None
-        self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
+    def __init__(self, job: TrainDPR, model: TwoTowers, train: DprSet, held_out: DprSet, processes: Processes) -> None:
+        self.train, self.held_out = train, held_out
+        self.from_step = math.ceil(job.best_from_epoch * len(train.examples) / job.batches.batch_size)
+        self.pool = ranking_batch(held_out, job.validation_negatives)
+        super().__init__(job, model, train.examples, held_out.examples, processes)
 
-    def train_step(self, step: int) -> dict[str, float]:
-        """One optimizer step on the queries of `step`.
+    def batch(self, step: int) -> DprBatch:
+        """The queries of a step, with the passages that they bring."""
+        return dpr_batch(self.train, self.job.sampling, step, self.job.batches.batch_size, self.job.seed)
 
-        Returns:
-            Before it, over the batch: the loss, the share of queries whose passage is first, and the number of
-            passages; the gradient norm and the rate.
-        """
-        size = self.batches.batch_size
-        batch = dpr_batch(self.train, self.sampling, step, size, self.seed)
-        own, shared = self.processes.share(size), self.processes.share(len(batch.passages))
+    def count(self, batch: DprBatch) -> int:
+        """Queries."""
+        return len(batch.examples)
+
+    def training(self, on: bool) -> None:
+        """A tower that is not trained has no dropout."""
+        for tower in (self.model.query, self.model.passage):
+            tower.train(on and _trained(tower))
+
+    def backward(self, batch: DprBatch, count: float, step: int) -> Tensor:
+        """Accumulate the gradient of this process's queries and passages: [4] as `means` takes them."""
+        own, shared = self.processes.share(len(batch.examples)), self.processes.share(len(batch.passages))
         share = batch.of_queries(own)
         queries, into_queries = self._encode(self.model.query, [one.ids for one in share.examples], QUERY_TOWER, step)
         texts = [self.train.passages[batch.passages[i]] for i in shared]
         passages, into_passages = self._encode(self.model.passage, texts, PASSAGE_TOWER, step)
         passages = self._gathered(passages, shared, len(batch.passages)).requires_grad_()
-        queries.requires_grad_()
-        measured = self._backward(share, queries, passages, size)
+        sums = self._compare(share, queries.requires_grad_(), passages, count)
         assert queries.grad is not None and passages.grad is not None
         if _trained(self.model.passage):  # all processes, and before the first gradient of a parameter
             self.processes.sum_(passages.grad)
@@ -151,32 +128,30 @@ class DprTrainer(ModelTrainer):
             into_passages(passages.grad[shared.start : shared.stop])
         if into_queries is not None:
             into_queries(queries.grad)
-        norm = self.optimizer_step(step)
-        loss, first = (self.processes.sum_(measured) / size).tolist()
-        metrics = {"loss": loss, "accuracy": first, "passages": float(len(batch.passages))}
-        metrics |= {"gradient_norm": norm, "lr": self.optimizer.lr(step)}
-        check_finite(step, metrics, ("loss", "gradient_norm"))
-        return metrics
+        return torch.cat([sums, torch.tensor([len(own), len(shared)], dtype=torch.float64)])
 
-    def validate(self, step: int) -> dict[str, float]:
-        """As `measure`, with the `score` that is to rise; nothing without held-out queries or before `from_step`."""
-        if self._pool is None or step < self.validation.from_step:
-            return {}
-        metrics = self.measure()
-        by_rank = self.validation.selected_by == "mean_rank"
-        return {"score": -metrics["mean_rank"] if by_rank else metrics["mrr"], **metrics}
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Of the summed loss, queries whose passage is first, queries, and passages."""
+        loss, first, queries, passages = sums.tolist()
+        return {"loss": loss / queries, "accuracy": first / queries, "passages": passages}
+
+    def validate(self, step: int) -> Mapping[str, float]:
+        """Nothing before the first epoch that counts."""
+        return super().validate(step) if step >= self.from_step else {}
+
+    def score(self, metrics: Mapping[str, float]) -> float:
+        """What is to rise of what the job selects by."""
+        return -metrics["mean_rank"] if self.job.selected_by == "mean_rank" else metrics["mrr"]
 
     @torch.no_grad()
-    def measure(self) -> dict[str, float]:
+    def measured(self) -> dict[str, float]:
         """Of the held-out queries: `mean_rank` from 1, `mrr` (mean of 1 / rank), `accuracy` (share of rank 1).
 
-        `passages` is how many compete.
+        The rank is that of a query's first positive among the passages of all; `passages` is how many compete.
         """
-        if self._pool is None:
-            return {}
-        pool, size = self._pool, self.batches.eval_batch_size
+        pool, size = self.pool, self.job.batches.eval_batch_size
         own, shared = self.processes.share(len(pool.examples)), self.processes.share(len(pool.passages))
-        texts = [self.validation.data.passages[pool.passages[i]] for i in shared]
+        texts = [self.held_out.passages[pool.passages[i]] for i in shared]
         with self.processes.autocast():
             part = self.model.passage.vectors(texts, size)
             queries = self.model.query.vectors([pool.examples[i].ids for i in own], size)
@@ -191,11 +166,11 @@ class DprTrainer(ModelTrainer):
         rank, reciprocal, first = (self.processes.sum_(sums) / len(pool.examples)).tolist()
         return {"mean_rank": rank, "mrr": reciprocal, "accuracy": first, "passages": float(len(pool.passages))}
 
-    def _backward(self, batch: DprBatch, queries: Tensor, passages: Tensor, size: int) -> Tensor:
+    def _compare(self, batch: DprBatch, queries: Tensor, passages: Tensor, count: float) -> Tensor:
         """Give the vectors their gradients: fp64 [2] on the CPU, summed loss and queries whose passage is first."""
         targets, left_out = batch.targets.to(queries.device), batch.left_out.to(queries.device)
         losses = in_batch_loss(queries, passages, targets, left_out)
-        (losses.sum() / size).backward()  # type: ignore[no-untyped-call]
+        (losses.sum() / count).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             ranks = target_ranks(batch_scores(queries, passages, targets, left_out), targets)
         return torch.stack([losses.detach().double().sum(), (ranks == 1).sum().double()]).cpu()
@@ -209,31 +184,27 @@ class DprTrainer(ModelTrainer):
         """
         if not texts or not _trained(tower):
             with self.processes.autocast():
-                return tower.vectors(texts, self.batches.eval_batch_size), None
+                return tower.vectors(texts, self.job.batches.eval_batch_size), None
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        size = self.batches.micro_batch_size
+        size = self.job.batches.micro_batch_size or len(order)
         parts = [order[start : start + size] for start in range(0, len(order), size)]
 
         def computed(number: int) -> Tensor:
-            seed_everything(self.seed, "dropout", step, self.processes.rank, name, number)  # alike in both passes
+            seed_everything(self.job.seed, "dropout", step, self.processes.rank, name, number)  # alike in both passes
             with self.processes.autocast():
                 vectors: Tensor = tower([texts[i] for i in parts[number]])
             return vectors
 
-        tower.train()
         vectors = torch.zeros(len(texts), tower.dimension, device=tower.device)
         with torch.set_grad_enabled(len(parts) == 1):
             graphs = [computed(number) for number in range(len(parts))]
         for places, part in zip(parts, graphs, strict=True):
             vectors[places] = part.detach()
-        tower.eval()
 
         def backward(gradient: Tensor) -> None:
-            tower.train()
             for number, places in enumerate(parts):
                 graph = graphs[0] if len(parts) == 1 else computed(number)
                 torch.autograd.backward([graph], [gradient[places]])
-            tower.eval()
 
         return vectors, backward
 
@@ -249,6 +220,33 @@ class DprTrainer(ModelTrainer):
         return TwoTowers.open(
             directory / QUERY_TOWER, directory / PASSAGE_TOWER, model.query.max_length, model.passage.max_length
         )
+
+    def results(self, dev: Mapping[str, float], exported: Path) -> dict[str, Any]:
+        """Different passages of the training queries."""
+        return {"train_passages": len(self.train.passages)}
+
+
+def assemble_dpr(job: TrainDPR, processes: Processes) -> DprTrainer:
+    """Read queries and passages, open both towers and check that they can read them.
+
+    Raises:
+        DataError: a file is missing or damaged, or there are no two passages to tell apart.
+        ConfigError: `best_from_epoch` is after the last step.
+        ModelError: a tower is missing, no encoder, or its tokenizer is not its own; or vectors of two widths.
+    """
+    records = read_dpr_records(job.data)
+    held_out = [] if job.validation_data is None else read_dpr_records(job.validation_data)
+    towers = TwoTowers.open(job.query_model, job.passage_model, job.max_query_tokens, job.max_passage_tokens)
+    train, validation = DprSet.of(records, towers), DprSet.of(held_out, towers)
+    if len(train.passages) < 2:
+        raise DataError("holds one passage alone, expected two or more to tell apart", file=job.data)
+    check_vocabulary(towers.query, [one.ids for one in (*train.examples, *validation.examples)])
+    check_vocabulary(towers.passage, [*train.passages, *validation.passages])
+    towers.passage.requires_grad_(not job.freeze_passages)
+    trainer = DprTrainer(job, towers.to(processes.device), train, validation, processes)
+    if trainer.from_step > (steps := job.steps(len(records))):
+        raise ConfigError(f"best_from_epoch: expected at most {steps} steps, got {trainer.from_step}")
+    return trainer
 
 
 def _trained(tower: TextTower) -> bool:

@@ -10,23 +10,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
+from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
 from finegrained_rlhf.metrics.functions import perplexity_of
-from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.models.weights.saving import policy_to_save
+from finegrained_rlhf.models.families.causal import check_positions
+from finegrained_rlhf.models.loading import check_vocabulary
+from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.rollout.mixers.gedi import ClassCodes
-from finegrained_rlhf.runtime.loop.trainer import check_finite
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.micro_batches import Sums
-from finegrained_rlhf.training.order import items_of_step
-from finegrained_rlhf.training.policy_state import PolicyTrainer
+from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.training.gedi.job import TrainGeDi
+from finegrained_rlhf.training.supervised.trainer import SupervisedPolicyTrainer, warn_of_cut
 
 
 @dataclass(frozen=True)
@@ -42,123 +45,80 @@ class ClassExample:
     label: int
 
 
-@dataclass(frozen=True)
-class GeDiSettings:
-    """The numbers of the training.
-
-    Attributes:
-        generative: λ, the share of the generative loss; the rest is the discriminative one's.
-        batch_size: texts an optimizer step, over all processes.
-        micro_batch_size: texts in one forward and backward pass, each as often as there are classes.
-        validation_batch_size: the same in a validation.
-    """
-
-    generative: float
-    batch_size: int
-    micro_batch_size: int
-    validation_batch_size: int
-
-
-class GeDiTrainer(PolicyTrainer):
-    """Trains a decoder-only policy behind class codes. Satisfies the training loop's `Trainable`.
+class GeDiTrainer(SupervisedPolicyTrainer[ClassExample]):
+    """Trains a decoder-only policy behind class codes; see `SupervisedTrainer`.
 
     Args:
+        job: λ, batch sizes, and the optimizer, of the scale too.
         policy: trained.
         codes: token ids of each class.
         data: at least one text.
         validation: may be empty.
-        settings: λ and batch sizes.
-        optimizer: rates and schedule, of the scale too.
-        total_steps: that the schedule spans.
         processes: of the run.
-        seed: of the run.
 
     Attributes:
         scale: s, [] fp32.
     """
 
+    job: TrainGeDi
+    sums: ClassVar[int] = 4
+
     def __init__(
         self,
+        job: TrainGeDi,
         policy: Policy,
         codes: Mapping[str, tuple[int, ...]],
         data: Sequence[ClassExample],
         validation: Sequence[ClassExample],
-        settings: GeDiSettings,
-        optimizer: OptimizerConfig,
-        total_steps: int,
         processes: Processes,
-        *,
-        seed: int,
     ) -> None:
-        self.policy, self.codes, self.data, self.validation = policy.eval(), dict(codes), data, validation
-        self.settings, self.processes, self.seed = settings, processes, seed
-        self._sums = Sums(self._of, 4)
-        self.scale = nn.Parameter(torch.ones((), device=policy.device))
-        named = [*policy.model.named_parameters(), ("class_scale", self.scale)]
-        self.optimizer = optimizer.build(named, total_steps, processes)
+        self.codes, self.scale = dict(codes), nn.Parameter(torch.ones((), device=policy.device))
+        super().__init__(job, policy, data, validation, processes)
+
+    def new_optimizer(self) -> Optimizer:
+        """Of the policy and the scale."""
+        named = [*self.policy.model.named_parameters(), ("class_scale", self.scale)]
+        return self.job.optimizer.build(named, self.job.steps(len(self.data)), self.processes)
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One optimizer step. Returns the losses before it, the accuracy of the more likely class, norm and rate."""
-        size = self.settings.batch_size
-        batch = items_of_step(self.data, step, size, self.seed)
-        share = [batch[i] for i in self.processes.share(size)]
-        self.policy.train()
-        sums = self._sums.backward(share, self.settings.micro_batch_size, lambda losses: self._loss(losses) / size)
-        self.policy.eval()
-        norm = self.optimizer_step(step)
-        metrics = {
-            **self._means(sums),
-            "class_scale": float(self.scale.detach()),
-            "gradient_norm": norm,
-            "lr": self.optimizer.lr(step),
-        }
-        check_finite(step, metrics, ("loss", "gradient_norm"))
-        return metrics
+        """One optimizer step; its metrics, and the scale behind it."""
+        return {**super().train_step(step), "class_scale": float(self.scale.detach())}
 
-    def validate(self, step: int) -> dict[str, float]:
-        """The same losses and accuracy on the held-out texts; `score` is less the loss. Nothing without any."""
-        if not self.validation:
-            return {}
-        share = [self.validation[i] for i in self.processes.share(len(self.validation))]
-        metrics = self._means(self._sums.measure(share, self.settings.validation_batch_size, self.policy.device))
-        return {"score": -metrics["loss"], **metrics}
-
-    def _of(self, examples: Sequence[ClassExample]) -> Tensor:
-        """fp32 [4]: summed ℓ of the own class, summed cross-entropy of the class, texts of the right class, texts."""
+    def objective(self, examples: Sequence[ClassExample], count: float, step: int) -> tuple[Tensor, Tensor]:
+        """The loss, and [4]: summed ℓ of the own class, cross-entropy of the class, texts of the right class, texts."""
         classes, device = len(self.codes), self.policy.device
         rows = [one.ids for one in examples for _ in range(classes)]
         ids, mask = (on_device(part, device) for part in pad_rows(rows, self.policy.pad_id))
         index = torch.arange(classes, device=device).repeat(len(examples))
         labels = torch.tensor([one.label for one in examples], device=device)
-        with self.processes.autocast():
-            memory = self.policy.encode([Prompt(name, "", code) for name, code in self.codes.items()])
-            logprobs = self.policy.logprobs(memory, index, ids, mask).logprobs
+        memory = self.policy.encode([Prompt(name, "", code) for name, code in self.codes.items()])
+        logprobs = self.policy.logprobs(memory, index, ids, mask).logprobs
         means = (-logprobs.sum(dim=1) / mask.sum(dim=1)).view(len(examples), classes)
         logits = -self.scale * means
         own = means.gather(1, labels[:, None]).sum()
         right = (logits.argmax(dim=1) == labels).sum().float()
-        return torch.stack(
-            [own, F.cross_entropy(logits, labels, reduction="sum"), right, own.new_tensor(float(len(examples)))]
-        )
+        discriminative = F.cross_entropy(logits, labels, reduction="sum")
+        sums = torch.stack([own, discriminative, right, own.new_tensor(float(len(examples)))])
+        return self._loss(sums) / count, sums
 
     def _loss(self, sums: Tensor) -> Tensor:
-        share = self.settings.generative
+        share = self.job.generative
         return share * sums[0] + (1.0 - share) * sums[1]
 
-    def _means(self, sums: Tensor) -> dict[str, float]:
-        total = self.processes.sum_(sums)
-        count = float(total[3])
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Both losses, the perplexity behind the own class, and the accuracy of the more likely class."""
+        generative, discriminative, right, count = sums.tolist()
         return {
-            "loss": float(self._loss(total)) / count,
-            "loss/generative": float(total[0]) / count,
-            "loss/discriminative": float(total[1]) / count,
-            "perplexity": perplexity_of(float(total[0]) / count),
-            "accuracy": float(total[2]) / count,
+            "loss": float(self._loss(sums)) / count,
+            "loss/generative": generative / count,
+            "loss/discriminative": discriminative / count,
+            "perplexity": perplexity_of(generative / count),
+            "accuracy": right / count,
         }
 
     def model_to_save(self) -> Write:
         """The policy in the Hugging Face layout, the codes and the scale beside it."""
-        policy = policy_to_save(self.policy, self.processes.is_main)
+        policy = super().model_to_save()
         if not self.processes.is_main:
             return policy
         codes = ClassCodes(self.codes, float(self.scale.detach()))
@@ -174,3 +134,60 @@ class GeDiTrainer(PolicyTrainer):
         super().load_state(checkpoint)
         with torch.no_grad():
             self.scale.fill_(ClassCodes.read(checkpoint / "policy").scale)
+
+
+def assemble_gedi(job: TrainGeDi, processes: Processes) -> GeDiTrainer:
+    """Load the model, read the labelled texts and give each class its code.
+
+    Raises:
+        DataError: a file is missing or damaged, or a text has no label.
+        ConfigError: the policy is an encoder-decoder, or codes that do not belong to the data or the tokenizer.
+        ModelError: no readable model, or it has no position for the end of the longest text, or no embedding for
+            a token.
+    """
+    policy = job.policy.load(processes.loading_device)
+    if not isinstance(policy, CausalPolicy):
+        raise ConfigError("policy: expected a decoder-only model, got an encoder-decoder")
+    train = _read(job.data)
+    validation = [] if job.validation_data is None else _read(job.validation_data)
+    labels = labels_of([*train, *validation], None if job.codes is None else list(job.codes))
+    codes = _codes(job, policy, labels)
+    longest = max(len(code) for code in codes.values()) + job.max_tokens
+    examples, held_out = (_examples(job, policy, part, labels) for part in (train, validation))
+    check_vocabulary(policy, [*codes.values(), *(example.ids for example in (*examples, *held_out))])
+    check_positions(policy.model.config, min(longest, longest - job.max_tokens + max(len(e.ids) for e in examples)))
+    return GeDiTrainer(job, policy, codes, examples, held_out, processes)
+
+
+def _read(path: str) -> list[LabelledText]:
+    texts = read_labelled_texts(path)
+    for number, text in enumerate(texts):
+        if text.label is None:
+            raise DataError("expected a label, got a score alone", file=path, record=number, field="label")
+    return texts
+
+
+def _codes(job: TrainGeDi, policy: Policy, labels: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    texts = list(labels) if job.codes is None else [job.codes[label] for label in labels]
+    rows = [tuple(row) for row in plain_token_ids(policy.tokenizer, texts)]
+    unknown = policy.tokenizer.unk_token_id
+    for label, row in zip(labels, rows, strict=True):
+        if not row or unknown in row:
+            raise ConfigError(
+                f"codes: the tokenizer does not know the code of {label!r}; name another in codes.{label}"
+            )
+    if len(set(rows)) != len(rows):
+        raise ConfigError("codes: two classes have the same code")
+    return dict(zip(labels, rows, strict=True))
+
+
+def _examples(
+    job: TrainGeDi, policy: Policy, texts: Sequence[LabelledText], labels: Sequence[str]
+) -> list[ClassExample]:
+    rows = plain_token_ids(policy.tokenizer, [text.text for text in texts])
+    end, places = policy.eos_ids[0], {label: place for place, label in enumerate(labels)}
+    warn_of_cut("texts", [len(row) for row in rows], job.max_tokens)
+    return [
+        ClassExample((*row[: job.max_tokens - 1], end), places[str(text.label)])
+        for row, text in zip(rows, texts, strict=True)
+    ]

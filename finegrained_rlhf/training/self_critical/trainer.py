@@ -41,7 +41,8 @@ from finegrained_rlhf.training.self_critical.rows import (
     trained_rows,
     useful,
 )
-from finegrained_rlhf.training.sft.trainer import Demonstration, backward_cross_entropy
+from finegrained_rlhf.training.sft.trainer import Demonstration, answer_loss
+from finegrained_rlhf.training.supervised.trainer import accumulate
 
 _LOSSES = ("rl", "ce", "kl", "log_ratio")
 
@@ -165,12 +166,18 @@ class SelfCriticalTrainer(PolicyTrainer):
         self.policy.train(self.config.dropout != 0)
         if scored is None:
             items = [Demonstration(e.prompt, e.answer_ids) for e in share if e.answer_ids is not None]
+            items.sort(key=lambda item: item.length, reverse=True)
             size = self.config.micro_batch_prompts
-            loss = backward_cross_entropy(self.policy, items, tokens, size, self.processes) * tokens
+            groups = [items[start : start + size] for start in range(0, len(items), size)]
+            loss = accumulate(groups, lambda part: self._imitation(part, tokens), self.processes).sum() * tokens
             metrics.add("loss/ce", loss, sum(len(item.answer_ids) for item in items))
         else:
             self._mixed(share, scored, sum(e.rewarded for e in batch), tokens, metrics)
         self.policy.eval()
+
+    def _imitation(self, items: Sequence[Demonstration], tokens: int) -> tuple[Tensor, Tensor]:
+        loss = answer_loss(self.policy, items) / tokens
+        return loss, loss.detach()[None]
 
     def _mixed(
         self, share: Sequence[Imitation], scored: ComparedRollout, rewarded: int, tokens: int, metrics: StepMetrics

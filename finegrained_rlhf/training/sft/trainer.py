@@ -1,36 +1,33 @@
-"""Supervised fine-tuning: teach a policy reference answers by cross-entropy."""
+"""Supervised fine-tuning: teach a policy reference answers, or whole texts, by cross-entropy.
+
+On whole texts nothing is asked and everything is learnt: the first token of a text stands for the prompt, all others
+and an end of sequence are what is imitated, and validation measures the log-likelihood of held-out texts.
+"""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
-from finegrained_rlhf.inference.config import ResponseMonitor
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generator import Answering, PolicyGenerator
-from finegrained_rlhf.models.dropout import set_dropout
+from finegrained_rlhf.inference.inputs import prompts_for
+from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
-from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.models.weights.sharded import shard_layers, whole_weights
-from finegrained_rlhf.runtime.loop.forecast import first_measured
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.models.policy import CausalPolicy, Policy
+from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
-from finegrained_rlhf.training.micro_batches import rounds_together, stand_in
-from finegrained_rlhf.training.order import items_of_step
-from finegrained_rlhf.training.policy_state import PolicyTrainer
-
-logger = logging.getLogger(__name__)
+from finegrained_rlhf.training.checks import check_forward
+from finegrained_rlhf.training.sft.job import TrainSFT
+from finegrained_rlhf.training.supervised.trainer import SupervisedPolicyTrainer, warn_of_cut
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,11 @@ class Demonstration:
 
     prompt: Prompt
     answer_ids: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return len(self.prompt.input_ids) + len(self.answer_ids)
 
 
 def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens: int) -> list[Demonstration]:
@@ -65,167 +67,167 @@ def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens:
     for prompt in prompts:
         if not prompt.metadata.get("references"):
             raise DataError("expected at least one reference answer, got none", record=prompt.id, field="answer")
-    answers = [prompt.metadata["references"][0] for prompt in prompts]
-    rows = plain_token_ids(policy.tokenizer, answers)
-    too_long = sum(len(row) >= max_answer_tokens for row in rows)
-    if too_long:
-        logger.warning(
-            "%d of %d answers are longer than %d tokens and lose their end", too_long, len(rows), max_answer_tokens
-        )
+    rows = plain_token_ids(policy.tokenizer, [prompt.metadata["references"][0] for prompt in prompts])
+    warn_of_cut("answers", [len(row) for row in rows], max_answer_tokens)
     end = policy.eos_ids[0]
     items = [
         Demonstration(prompt, (*row[: max_answer_tokens - 1], end)) for prompt, row in zip(prompts, rows, strict=True)
     ]
     check_vocabulary(policy, [item.answer_ids for item in items])
-    check_positions(policy.model.config, max(map(_length, items)))
+    check_positions(policy.model.config, max(item.length for item in items))
     return items
 
 
-def backward_cross_entropy(
-    policy: Policy, items: Sequence[Demonstration], tokens: int, micro_batch_size: int, processes: Processes
-) -> torch.Tensor:
-    """Accumulate the gradient of Σ −log p(token) / `tokens` over the answers of this process.
+def whole_texts(prompts: Sequence[Prompt], policy: Policy, max_tokens: int) -> list[Demonstration]:
+    """Texts as demonstrations: of each the first token, then all others and an end of sequence.
 
     Args:
-        policy: trained; in the mode that dropout asks for.
-        items: this process's demonstrations; may be none.
-        tokens: answer tokens of the step over all processes, which the sum is divided by.
-        micro_batch_size: demonstrations in one forward and backward pass; they are sorted by length.
-        processes: gives the precision.
+        prompts: the texts; those of fewer than two tokens are refused.
+        policy: whose end of sequence is used.
+        max_tokens: longest text, end of sequence included; longer ones lose their end, counted and logged.
 
-    Returns:
-        fp64 [1], the value.
+    Raises:
+        ConfigError: the policy is an encoder-decoder.
+        DataError: there is no text, or one has a single token.
+        ModelError: the model has no position for the end of the longest text.
     """
-    ordered = sorted(items, key=_length, reverse=True)
-    total = torch.zeros(1, dtype=torch.float64, device=policy.device)
-    parts = math.ceil(len(ordered) / micro_batch_size)
-    rounds = rounds_together(parts, processes)
-    for start in first_measured(range(0, len(ordered), micro_batch_size)):
-        part = ordered[start : start + micro_batch_size]
-        ids, mask = pad_rows([item.answer_ids for item in part], policy.pad_id)
-        places = mask.flatten().nonzero().squeeze(1)
-        ids, places = on_device(ids, policy.device), on_device(places, policy.device)
-        with processes.autocast():
-            memory = policy.encode([item.prompt for item in part])
-            states = policy.hidden(memory, torch.arange(len(part)), ids)
-            logits = policy.head(states.flatten(0, 1).index_select(0, places))
-        answers = ids.flatten().index_select(0, places)
-        loss = nn.functional.cross_entropy(logits.float(), answers, reduction="sum") / tokens
-        loss.backward()
-        total += loss.detach()
-    for _ in range(rounds - parts):  # take part in those of others, which need this process's shards
-        batch = stand_in(policy.pad_id, policy.device)
-        with processes.autocast():
-            states = policy.hidden(policy.encode(batch.prompts), batch.index, batch.ids)
-            logits = policy.head(states.flatten(0, 1))
-        (logits.sum() * 0.0).backward()
-    return total
-
-
-@dataclass(frozen=True)
-class SFTSettings:
-    """The numbers of supervised fine-tuning.
-
-    Attributes:
-        batch_size: examples an optimizer step, over all processes.
-        micro_batch_size: examples in one forward and backward pass of a process; does not change the result.
-        dropout: rate everywhere in the model; None keeps the rates of the model.
-        max_answer_tokens: longest answer in tokens, in training and in validation, end of sequence included.
-        validation_batch_size: prompts answered at once in a process.
-    """
-
-    batch_size: int
-    micro_batch_size: int
-    dropout: float | None
-    max_answer_tokens: int
-    validation_batch_size: int
-
-
-class SFTTrainer(PolicyTrainer):
-    """Trains a policy on demonstrations. Satisfies the training loop's `Trainable`.
-
-    The loss is Σ −log p(token) over the answer tokens of the global batch, divided by their global number, so neither
-    micro-batches nor processes change a step (dropout draws apart).
-
-    Args:
-        policy: trained.
-        data: demonstrations, drawn in a seeded order, epoch after epoch.
-        validation: prompts with references that are answered greedily; the score is RougeLSum. May be empty.
-        settings: batch sizes, dropout and limits.
-        optimizer: rates and schedule.
-        total_steps: training steps that the schedule spans.
-        processes: of the run.
-        seed: of the run.
-        segmenter: spaCy pipeline that cuts sentences for RougeLSum.
-        monitor: measures the validation answers as well.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        data: Sequence[Demonstration],
-        validation: Sequence[Prompt],
-        settings: SFTSettings,
-        optimizer: OptimizerConfig,
-        total_steps: int,
-        processes: Processes,
-        *,
-        seed: int,
-        segmenter: str = DEFAULT_SEGMENTER,
-        monitor: ResponseMonitor | None = None,
-    ) -> None:
-        self.policy, self.data, self.validation, self.settings = policy.eval(), data, validation, settings
-        self.processes, self.seed, self.segmenter, self.monitor = processes, seed, segmenter, monitor
-        if settings.dropout is not None:
-            set_dropout(policy.model, settings.dropout)
-        if processes.sharding == "full":
-            shard_layers(policy.model, processes)
-        self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps, processes)
-
-    def train_step(self, step: int) -> dict[str, float]:
-        """One optimizer step on the global batch. Returns its metrics, the same on every process."""
-        started = time.perf_counter()
-        size = self.settings.batch_size
-        batch = items_of_step(self.data, step, size, self.seed)
-        tokens = sum(len(item.answer_ids) for item in batch)
-        share = [batch[i] for i in self.processes.share(size)]
-        # Without dropout the two modes are one function, and that of evaluation has the faster passes.
-        self.policy.train(self.settings.dropout != 0)
-        loss = backward_cross_entropy(self.policy, share, tokens, self.settings.micro_batch_size, self.processes)
-        self.policy.eval()
-        norm = self.optimizer_step(step)
-        seconds = time.perf_counter() - started
-        return {
-            "examples": step * size,
-            "epoch": step * size / len(self.data),
-            "loss": float(self.processes.sum_(loss)),
-            "tokens": tokens,
-            "lr": self.optimizer.lr(step),
-            "gradient_norm": norm,
-            "time/update_s": seconds,
-            "time/update_tokens_per_s": tokens / max(seconds, 1e-9),
-        }
-
-    def validate(self, step: int) -> Mapping[str, float]:
-        """Greedy answers to the validation prompts: `score` is their RougeLSum; see `evaluation.summarise`."""
-        if not self.validation:
-            return {}
-        answering = Answering(
-            max_new_tokens=self.settings.max_answer_tokens,
-            batch_size=self.settings.validation_batch_size,
-            progress=False,
+    if not isinstance(policy, CausalPolicy):
+        raise ConfigError("whole_texts: expected a decoder-only policy, got an encoder-decoder")
+    if not prompts:
+        raise DataError("expected at least one text, got none", field="data")
+    for prompt in prompts:
+        if len(prompt.input_ids) < 2:
+            raise DataError("expected a text of at least two tokens", record=prompt.id, field="text")
+    warn_of_cut("texts", [len(prompt.input_ids) for prompt in prompts], max_tokens)
+    check_positions(policy.model.config, min(max_tokens, 1 + max(len(prompt.input_ids) for prompt in prompts)))
+    return [
+        Demonstration(
+            replace(prompt, input_ids=prompt.input_ids[:1]),
+            (*prompt.input_ids[1 : max_tokens - 1], policy.eos_ids[0]),
         )
+        for prompt in prompts
+    ]
+
+
+def answer_loss(policy: Policy, items: Sequence[Demonstration]) -> Tensor:
+    """Σ −log p(token) over the answers of some demonstrations, in nats: [] with a gradient."""
+    ids, mask = pad_rows([item.answer_ids for item in items], policy.pad_id)
+    places = mask.flatten().nonzero().squeeze(1)
+    ids, places = on_device(ids, policy.device), on_device(places, policy.device)
+    memory = policy.encode([item.prompt for item in items])
+    states = policy.hidden(memory, torch.arange(len(items)), ids)
+    logits = policy.head(states.flatten(0, 1).index_select(0, places))
+    answers = ids.flatten().index_select(0, places)
+    return nn.functional.cross_entropy(logits.float(), answers, reduction="sum")
+
+
+class SFTTrainer(SupervisedPolicyTrainer[Demonstration]):
+    """Trains a policy on demonstrations; see `SupervisedTrainer`.
+
+    The loss is Σ −log p(token) over the answer tokens of the global batch, divided by their global number. Validation
+    prompts with references are answered greedily; the score is RougeLSum.
+    """
+
+    job: TrainSFT
+    sums: ClassVar[int] = 2
+    speed: ClassVar[str] = "time/update_tokens_per_s"
+    longest_first: ClassVar[bool] = True
+    score_name = "RougeLSum"
+
+    def objective(self, examples: Sequence[Demonstration], count: float, step: int) -> tuple[Tensor, Tensor]:
+        """The loss, and [2]: itself, answer tokens."""
+        loss = answer_loss(self.policy, examples) / count
+        return loss, torch.stack([loss.detach(), torch.full_like(loss, float(self.count(examples)))])
+
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Loss a token, and tokens."""
+        return {"loss": float(sums[0]), "tokens": int(sums[1])}
+
+    def count(self, batch: Sequence[Demonstration]) -> int:
+        """Answer tokens."""
+        return sum(len(item.answer_ids) for item in batch)
+
+    def length(self, example: Demonstration) -> int:
+        """Tokens of prompt and answer."""
+        return example.length
+
+    def training(self, on: bool) -> None:
+        """Without dropout the two modes are one function, and that of evaluation has the faster passes."""
+        self.policy.train(on and self.job.dropout != 0)
+
+    def measured(self) -> Mapping[str, float]:
+        """What greedy answers to the validation prompts are like; see `evaluation.summarise`."""
+        answering = Answering(
+            max_new_tokens=self.job.max_answer_tokens, batch_size=self.job.validation_batch_size, progress=False
+        )
+        generator = PolicyGenerator(self.policy, processes=self.processes)
         with whole_weights(self.policy.model):
             evaluation = evaluate_policy(
-                PolicyGenerator(self.policy, processes=self.processes),
+                generator,
                 self.validation,
                 self.processes,
                 answering,
-                oracle=self.monitor,
-                segmenter=self.segmenter,
+                oracle=self.job.monitor,
+                segmenter=self.job.segmenter,
             )
-        return {"score": evaluation.metrics["rouge_lsum"], **evaluation.metrics}
+        return evaluation.metrics
+
+    def score(self, metrics: Mapping[str, float]) -> float:
+        """RougeLSum."""
+        return metrics["rouge_lsum"]
 
 
-def _length(item: Demonstration) -> int:
-    return len(item.prompt.input_ids) + len(item.answer_ids)
+class WholeTextTrainer(SFTTrainer):
+    """Trains a policy on whole texts; validation texts are demonstrations too."""
+
+    score_name = "log-probability a token"
+
+    def length(self, example: Demonstration) -> int:
+        """Tokens that are learnt."""
+        return len(example.answer_ids)
+
+    @torch.no_grad()
+    def measured(self) -> Mapping[str, float]:
+        """`score`, the mean log-probability of a held-out token in nats, and their `perplexity`."""
+        share = [self.validation[i] for i in self.processes.share(len(self.validation))]
+        sums, device = torch.zeros(2, dtype=torch.float64), self.policy.device
+        with whole_weights(self.policy.model), self.processes.autocast():
+            for part in self.groups(share, self.job.validation_batch_size, learn=False):
+                ids, mask = (on_device(t, device) for t in pad_rows([e.answer_ids for e in part], self.policy.pad_id))
+                memory = self.policy.encode([one.prompt for one in part])
+                logprobs = self.policy.logprobs(memory, torch.arange(len(part), device=device), ids, mask).logprobs
+                sums += torch.stack([logprobs.double().sum(), mask.sum().double()]).cpu()
+        total, tokens = self.processes.sum_(sums).tolist()
+        return {"score": total / tokens, "perplexity": perplexity_of(-total / tokens), "tokens": tokens}
+
+    def score(self, metrics: Mapping[str, float]) -> float:
+        """The mean log-probability."""
+        return metrics["score"]
+
+
+def assemble_sft(job: TrainSFT, processes: Processes) -> SFTTrainer:
+    """Load the policy and read prompts with their answers, or whole texts."""
+    policy = job.policy.load(processes.loading_device)
+    limits = job.max_prompt_tokens, job.prompt_too_long, job.prompt
+    prompts = prompts_for(policy, job.data, *limits)
+    validation = [] if not job.validation_data else prompts_for(policy, job.validation_data, *limits)
+    validation = validation[: job.validation_prompts]
+    check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
+    if job.whole_texts:
+        check_forward(policy, prompts, processes)
+        texts, held_out = _texts(job, prompts, policy, job.data), _texts(job, validation, policy, job.validation_data)
+        return WholeTextTrainer(job, policy, texts, held_out, processes)
+    data = demonstrations(prompts, policy, job.max_answer_tokens)
+    for prompt in validation:
+        if not prompt.metadata.get("references"):
+            problem = "expected an answer to compare with, got none"
+            raise DataError(problem, file=job.validation_data, record=prompt.id, field="answer")
+    check_forward(policy, prompts, processes)
+    return SFTTrainer(job, policy, data, validation, processes)
+
+
+def _texts(job: TrainSFT, prompts: Sequence[Prompt], policy: Policy, file: str | None) -> list[Demonstration]:
+    try:
+        return whole_texts(prompts, policy, job.max_answer_tokens) if file else []
+    except DataError as error:
+        raise error.at(file=file) from None

@@ -21,8 +21,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.classifier import TrainClassifier
-from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig
 from finegrained_rlhf.training.classifier.trainer import ClassifierTrainer
+from finegrained_rlhf.training.supervised import BatchConfig
 
 WORDS = ("red", "blue", "green", "plum", "pear", "lime")
 
@@ -62,7 +62,7 @@ def job(files: Path, output: Path, kind: str = "bert", **changes: Any) -> TrainC
         "model": str(files / "models" / kind),
         "classes": ["good", "bad"],
         "optimizer": OptimizerConfig(lr=1e-2, eps=1e-4, schedule="constant"),
-        "batches": ClassifierBatchConfig(20, 20, 20),
+        "batches": BatchConfig(20, 20, 20),
         "total_steps": 6,
         "validate_every": 2,
         "checkpoint_every": 2,
@@ -103,7 +103,7 @@ def built(training: TrainClassifier) -> ClassifierTrainer:
 def test_a_step_is_the_mean_over_its_texts_whatever_the_micro_batches(files: Path, tmp_path: Path) -> None:
     found = []
     for size in (1, 7, 20):
-        trainer = built(job(files, tmp_path, dropout=0.0, batches=ClassifierBatchConfig(20, size, 20)))
+        trainer = built(job(files, tmp_path, dropout=0.0, batches=BatchConfig(20, size, 20)))
         metrics = trainer.train_step(1)
         trainer.train_step(2)
         found.append((metrics["loss"], {n: p.detach().clone() for n, p in trainer.model.named_parameters()}))
@@ -152,7 +152,7 @@ def test_what_cannot_be_trained_is_refused(files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="selected_by"):
         job(files, tmp_path, selected_by="f1")
     with pytest.raises(ConfigError, match="batch_size: expected at least 1"):
-        ClassifierBatchConfig(0)
+        BatchConfig(0)
 
 
 def test_a_tokenizer_of_another_model_is_refused(files: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.encoders.towers import TwoTowers
 from finegrained_rlhf.training.dpr.batches import DprExample, DprSet, dpr_batch, ranking_batch
-from finegrained_rlhf.training.dpr.config import DprSampling
+from finegrained_rlhf.training.dpr.job import DprSampling
 from finegrained_rlhf.training.dpr.records import read_dpr_records
 from finegrained_rlhf.training.dpr.trainer import batch_scores, in_batch_loss, target_ranks
 

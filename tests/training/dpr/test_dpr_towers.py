@@ -24,7 +24,7 @@ from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.training.dpr import TrainDPR
-from finegrained_rlhf.training.dpr.config import DprBatchConfig
+from finegrained_rlhf.training.supervised import BatchConfig
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_trained_towers_retrieve_better_and_share_the_index(files: Path, tmp_pat
         query_model=str(query),
         passage_model=str(passage),
         optimizer=OptimizerConfig(lr=1e-2, eps=1e-4, schedule="constant"),
-        batches=DprBatchConfig(8, 8, 8),
+        batches=BatchConfig(8, 8, 8),
         total_steps=60,
         dropout=0.0,
         processes=ProcessConfig(threads=1),

@@ -19,8 +19,9 @@ from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.dpr import TrainDPR
 from finegrained_rlhf.training.dpr.batches import dpr_batch
-from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling
+from finegrained_rlhf.training.dpr.job import DprSampling
 from finegrained_rlhf.training.dpr.trainer import DprTrainer
+from finegrained_rlhf.training.supervised import BatchConfig
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def job(files: Path, output: Path, **changes: Any) -> TrainDPR:
         "query_model": str(files / "towers/query"),
         "passage_model": str(files / "towers/passage"),
         "optimizer": OptimizerConfig(lr=1e-2, eps=1e-4, schedule="constant", max_grad_norm=2.0),
-        "batches": DprBatchConfig(8, 8, 8),
+        "batches": BatchConfig(8, 8, 8),
         "total_steps": 6,
         "validate_every": 2,
         "checkpoint_every": 2,
@@ -61,7 +62,7 @@ def test_a_step_is_the_mean_over_its_queries_whatever_the_micro_batches(
     gradient but rounding noise, which Adam divides by its own size."""
     found, slow = [], OptimizerConfig(lr=1e-3, eps=1e-4, schedule="constant", max_grad_norm=2.0)
     for size in (1, 3, 8, 64):
-        batches = DprBatchConfig(8, size, size)
+        batches = BatchConfig(8, size, size)
         trainer = built(job(files, tmp_path, dropout=0.0, freeze_passages=freeze, batches=batches, optimizer=slow))
         start = weights(trainer)
         metrics = [trainer.train_step(step)["loss"] for step in (1, 2)]
@@ -76,7 +77,7 @@ def test_a_step_is_the_mean_over_its_queries_whatever_the_micro_batches(
 
 def test_micro_batches_see_the_same_dropout_twice(files: Path, tmp_path: Path) -> None:
     """The gradient is that of the loss reported: with dropout, a graph kept and a second pass give the same."""
-    trainer = built(job(files, tmp_path, batches=DprBatchConfig(8, 3, 8), freeze_passages=False))
+    trainer = built(job(files, tmp_path, batches=BatchConfig(8, 3, 8), freeze_passages=False))
     trainer.model.train()
     texts = [one.ids for one in trainer.train.examples[:8]]
     vectors, into = trainer._encode(trainer.model.query, texts, "query", 1)
@@ -127,9 +128,9 @@ def test_the_step_is_torchs_own(files: Path, tmp_path: Path) -> None:
 
 def test_validation_is_by_rank_and_may_begin_late(files: Path, tmp_path: Path) -> None:
     trainer = built(job(files, tmp_path, best_from_epoch=1, total_steps=6))
-    assert trainer.validation.from_step == 3 and trainer.validate(2) == {}
+    assert trainer.from_step == 3 and trainer.validate(2) == {}
     metrics = trainer.validate(3)
-    data, towers = trainer.validation.data, trainer.model
+    data, towers = trainer.held_out, trainer.model
     passages = towers.passage.vectors(data.passages, 4)
     ranks = []
     for one in data.examples:
@@ -190,12 +191,12 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_made(files: Path, 
     with pytest.raises(ConfigError, match="best_from_epoch: expected at most 6 steps, got 9"):
         built(job(files, tmp_path, best_from_epoch=3))
     with pytest.raises(ConfigError, match="batch_size: expected at least 1"):
-        DprBatchConfig(0)
+        BatchConfig(0)
 
 
 def test_it_learns_to_retrieve(files: Path, tmp_path: Path) -> None:
     """Frozen random passages: the query tower learns where each topic lies, also for queries it has not seen."""
-    before = built(job(files, tmp_path / "none")).measure()
+    before = built(job(files, tmp_path / "none")).measured()
     job(files, tmp_path / "run", total_steps=60, validate_every=20, checkpoint_every=60).run()
     measured = read_json(tmp_path / "run/metrics.json")
     assert before["mean_rank"] > 4 and measured["dev"]["mean_rank"] < 2, (before, measured)

@@ -24,7 +24,7 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.gedi import TrainGeDi
-from finegrained_rlhf.training.gedi.trainer import ClassExample, GeDiSettings, GeDiTrainer
+from finegrained_rlhf.training.gedi.trainer import ClassExample, GeDiTrainer
 
 
 def trainer_of_halves_and_quarters(monkeypatch: pytest.MonkeyPatch, optimizer: OptimizerConfig) -> GeDiTrainer:
@@ -37,10 +37,9 @@ def trainer_of_halves_and_quarters(monkeypatch: pytest.MonkeyPatch, optimizer: O
 
     monkeypatch.setattr(type(ours), "logprobs", fixed)
     examples = [ClassExample((5, 6, 1), 0), ClassExample((7, 1), 1)]
-    return GeDiTrainer(
-        ours, {"a": (5,), "b": (6,)}, examples, examples, GeDiSettings(0.8, 2, 1, 2),
-        optimizer, 2, Processes(), seed=0,
-    )  # fmt: skip
+    sizes = {"batch_size": 2, "micro_batch_size": 1, "total_steps": 2}
+    job = TrainGeDi(output_dir="", data="", policy=PolicyConfig(""), optimizer=optimizer, generative=0.8, **sizes)
+    return GeDiTrainer(job, ours, {"a": (5,), "b": (6,)}, examples, examples, Processes())
 
 
 def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

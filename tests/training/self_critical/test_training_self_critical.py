@@ -17,7 +17,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample
-from finegrained_rlhf.models.config import LoraConfig
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.saving import save_policy
@@ -32,7 +32,8 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig, SelfCriticalKL
 from finegrained_rlhf.training.self_critical.rows import Imitation, useful
 from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
-from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer
+from finegrained_rlhf.training.sft import TrainSFT
+from finegrained_rlhf.training.sft.trainer import Demonstration, SFTTrainer
 
 
 def weights(trainer: SelfCriticalTrainer | SFTTrainer) -> dict[str, Tensor]:
@@ -255,8 +256,9 @@ def both() -> list[Imitation]:
 def test_alpha_0_is_supervised_training_bit_by_bit(tmp_path: Path, optimizer: Any) -> None:
     ours = make_trainer(tmp_path, data=both(), alpha=0.0, batch_size=3, optimizer=optimizer)
     data = [Demonstration(e.prompt, e.answer_ids) for e in both() if e.answer_ids]
-    settings = SFTSettings(batch_size=3, micro_batch_size=2, dropout=0.0, max_answer_tokens=6, validation_batch_size=4)
-    theirs = SFTTrainer(policy(), data, [], settings, optimizer, 100, Processes(), seed=0)
+    sizes = {"batch_size": 3, "micro_batch_size": 2, "total_steps": 100}
+    job = TrainSFT(output_dir="", data="", policy=PolicyConfig(""), optimizer=optimizer, dropout=0.0, **sizes)
+    theirs = SFTTrainer(job, policy(), data, [], Processes())
     for one, other in zip(steps(ours, 1, 4), steps(theirs, 1, 4), strict=True):
         assert one["loss"] == one["loss/ce"] == pytest.approx(other["loss"], rel=1e-6)
         assert one["gradient_norm"] == other["gradient_norm"]

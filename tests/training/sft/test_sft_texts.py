@@ -20,7 +20,7 @@ from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.sft import TrainSFT
-from finegrained_rlhf.training.sft.train import WholeTextTrainer
+from finegrained_rlhf.training.sft.trainer import WholeTextTrainer
 
 TEXTS = ["red plum and blue pear", "one lime", "green oval cube , red plum", "blue pear and one lime and red cube"]
 

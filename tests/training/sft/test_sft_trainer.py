@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.dialogue.records import Passage
@@ -106,9 +106,8 @@ def test_the_loss_is_transformers_own_mean_over_answer_tokens(files: Path, tmp_p
 def test_micro_batches_do_not_change_a_step(files: Path, tmp_path: Path, kind: str) -> None:
     results = []
     for size in (1, 3, 8):
-        sft = job(files, tmp_path, policy=PolicyConfig(str(files / "models" / kind)), batch_size=8, dropout=0.0)
-        trainer = sft.build(Processes())
-        object.__setattr__(trainer.settings, "micro_batch_size", size)
+        model, sizes = PolicyConfig(str(files / "models" / kind)), {"batch_size": 8, "micro_batch_size": size}
+        trainer = job(files, tmp_path, policy=model, dropout=0.0, **sizes).build(Processes())
         start = parameters(trainer)
         for step in (1, 2, 3):
             trainer.train_step(step)
@@ -271,6 +270,14 @@ def test_steps_follow_from_epochs(files: Path, tmp_path: Path) -> None:
     assert job(files, tmp_path, total_steps=7).steps(11) == 7
     config = job(files, tmp_path, total_steps=None, validate_every=None, checkpoint_every=None).loop_config(11)
     assert (config.validate_every, config.checkpoint_every) == (3, 3)  # once an epoch of ⌈11 / 4⌉ steps
+
+
+def test_a_loss_that_is_no_number_ends_the_run(files: Path, tmp_path: Path) -> None:
+    trainer = job(files, tmp_path).build(Processes())
+    with torch.no_grad():
+        next(trainer.policy.model.parameters()).fill_(float("nan"))
+    with pytest.raises(ConsistencyError, match="step 1: loss is nan; the last checkpoint is sound"):
+        trainer.train_step(1)
 
 
 @pytest.mark.parametrize(
