@@ -13,6 +13,7 @@ from chat_toy import save_chat_model
 from conqrr_toy import make_files, questions
 from remote_toy import FakeService, chat
 
+from finegrained_rlhf.conqrr.data import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.few_shot.job import RewriteFewShot
 from finegrained_rlhf.conqrr.few_shot.prompting import (
     FewShotConfig,
@@ -23,7 +24,6 @@ from finegrained_rlhf.conqrr.few_shot.prompting import (
 )
 from finegrained_rlhf.conqrr.few_shot.writers import EndpointWriter, PolicyWriter
 from finegrained_rlhf.conqrr.queries import read_cut, read_rewrites
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError

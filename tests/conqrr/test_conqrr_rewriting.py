@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from conqrr_toy import make_files, questions
 
+from finegrained_rlhf.conqrr.data import RewriteData
 from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank, best_by_rank
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, words_of

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from ppo_toy import run_together
 from rl_toy import tokenizer
 
+from finegrained_rlhf.conqrr.data import RewriteData
 from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_prompts
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.rewards.base import ShuffledReward
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward, pool_ids, pool_ranks

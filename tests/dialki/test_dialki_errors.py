@@ -103,6 +103,7 @@ def test_the_page_shows_what_a_reader_needs(tmp_path: Path) -> None:
         assert words in page
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_an_evaluation_writes_the_sample(tmp_path: Path) -> None:
     write_doc2dial_files(tmp_path)
     save_bert(tmp_path / "bert", layers=1)

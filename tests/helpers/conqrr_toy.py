@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from finegrained_rlhf.conqrr.data import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.labels.files import write_labels
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.policy import Seq2SeqPolicy

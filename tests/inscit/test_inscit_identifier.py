@@ -10,7 +10,7 @@ from inscit_toy import GOAT, MILK, conversations
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
+from finegrained_rlhf.dialki.data import read_dialogue_jsonl
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.inscit import IdentifyEvidence, MakeIdentifierData
 from finegrained_rlhf.inscit.data.reading import read_inscit

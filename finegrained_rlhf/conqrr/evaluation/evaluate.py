@@ -7,11 +7,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from finegrained_rlhf.conqrr.data import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.evaluation.measure import QueryScores, find_passages, grades_of, score_queries
-from finegrained_rlhf.conqrr.evaluation.questions import CompareSystems, comparison_table, gold_ranks, rows_by_question
-from finegrained_rlhf.conqrr.evaluation.scai import require_numbered, write_scai_run
+from finegrained_rlhf.conqrr.evaluation.questions import (
+    CompareSystems,
+    comparison_table,
+    gold_ranks,
+    require_numbered,
+    rows_by_question,
+    write_scai_run,
+)
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings

@@ -1,15 +1,20 @@
-"""What the systems of an evaluation did question by question: rows for a file, and which system is really better."""
+"""What the systems of an evaluation did question by question: rows for a file, and which system is really better.
+
+Also writes the run file of the SCAI-QReCC shared task (`run.json`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Annotated, Any
 
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import Seed, at_least
 from finegrained_rlhf.metrics.significance import holm, paired_test
 from finegrained_rlhf.retrieval.runs import Run, in_trec_order
@@ -155,3 +160,33 @@ def rows_by_question(
             "gold": list(example.gold),
             "systems": systems,
         }
+
+
+def require_numbered(examples: Sequence[RewriteExample], path: str | Path) -> None:
+    """Raise DataError where a conversation has no number, without which the task's evaluator does not take a run."""
+    for example in examples:
+        if not (example.dialogue.isascii() and example.dialogue.isdigit()):
+            problem = f"expected the number of a conversation for a run of SCAI-QReCC, got {example.dialogue!r}"
+            raise DataError(problem, file=path, record=example.id, field="dialogue")
+
+
+def write_scai_run(path: str | Path, examples: Sequence[RewriteExample], queries: Mapping[str, str], run: Run) -> None:
+    """Write `run.json`, atomically, with a record for every question, in their order.
+
+    `Model_rewrite` is the query (left out where there is none), `Model_passages` what it found, best first, `{}` where
+    that is nothing, so that the question counts as 0 as it does here. There is no `Model_answer`.
+
+    Args:
+        path: the file.
+        examples: all questions, of conversations with numbers (`require_numbered`).
+        queries: by question id.
+        run: what they found.
+    """
+    rows: list[dict[str, Any]] = []
+    for example in examples:
+        row: dict[str, Any] = {"Conversation_no": int(example.dialogue), "Turn_no": example.turn}
+        if example.id in queries:
+            row["Model_rewrite"] = queries[example.id]
+        row["Model_passages"] = {hit.id: hit.score for hit in in_trec_order(run.get(example.id, ()))}
+        rows.append(row)
+    write_json(path, rows)

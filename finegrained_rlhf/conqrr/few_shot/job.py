@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from finegrained_rlhf.conqrr.data import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.few_shot.prompting import (
     FewShotConfig,
     few_shot_prompt,
@@ -15,7 +16,6 @@ from finegrained_rlhf.conqrr.few_shot.prompting import (
     rewrite_in,
 )
 from finegrained_rlhf.conqrr.few_shot.writers import PromptWriter
-from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings

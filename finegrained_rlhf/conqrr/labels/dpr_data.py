@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from finegrained_rlhf.conqrr.data import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.labels.files import read_labels
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.conqrr.data import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.labels.choose import LabelConfig, Labelling, label_passages
-from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import PassageLabel
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings

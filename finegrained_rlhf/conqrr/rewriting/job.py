@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from finegrained_rlhf.conqrr.readers.reading import FORMATS, Format, RewriteData
+from finegrained_rlhf.conqrr.data import RewriteData
 from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
 from finegrained_rlhf.core.errors import ConfigError
@@ -43,7 +43,7 @@ class Rewrite(Settings):
 
     checkpoint: ModelName
     input: InputFile | RewriteData | None = None
-    format: Format = "jsonl"
+    format: str = "jsonl"
     turns: Sequence[str] = ()
     output: OutputFile = STANDARD_OUTPUT
     rewriting: RewritingConfig = field(default_factory=RewritingConfig)
@@ -58,8 +58,10 @@ class Rewrite(Settings):
     def __post_init__(self) -> None:
         if self.input is not None and self.turns:
             raise ConfigError("input: expected either input or turns")
-        if self.format not in FORMATS or (self.format != "jsonl" and not isinstance(self.input, str)):
-            raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, of a file input; got {self.format!r}")
+        if self.format != "jsonl" and not isinstance(self.input, str):
+            raise ConfigError(f"format: belongs to a file input, got {self.format!r}")
+        if isinstance(self.input, str):
+            RewriteData(self.input, self.format)
         if self.corpus is not None and self.index is None:
             raise ConfigError("corpus: expected an index too")
         if self.by_rank is not None and (self.index is None or self.rewriting.beams > 1):

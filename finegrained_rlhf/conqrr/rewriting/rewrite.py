@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from finegrained_rlhf.conqrr.data import RewriteData
 from finegrained_rlhf.conqrr.inputs import rewrite_prompts
 from finegrained_rlhf.conqrr.queries import read_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriting.best_of import best_by_rank
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, WrittenRewrite, words_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from finegrained_rlhf.conqrr.data import RewriteData
 from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, labelled_share
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.rewards.base import RewriteRewardConfig
 from finegrained_rlhf.conqrr.rewards.passages import PassageRank
 from finegrained_rlhf.conqrr.templates import RewriteTemplate

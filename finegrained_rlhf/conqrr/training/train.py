@@ -9,9 +9,9 @@ import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from finegrained_rlhf.conqrr.data import RewriteData
 from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_prompts
 from finegrained_rlhf.conqrr.labels.files import read_labels
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.rewards.base import RewardInputs, ShuffledReward
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward

@@ -11,19 +11,14 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.dialki.data import DialogueReading, shared_task_of
 from finegrained_rlhf.dialki.evaluation.answers import Answered, answered, gate_summary
 from finegrained_rlhf.dialki.evaluation.errors import write_errors
 from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.evaluation.shared_task import (
-    read_shared_task,
-    score_shared_task,
-    shared_task_row,
-)
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Finder
 from finegrained_rlhf.dialki.finding.scores import summaries
 from finegrained_rlhf.dialki.inputs.report import InputReport
-from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.report.charts.plots import COLOURS, INK, load_pyplot, row_of_axes, save_figure
 from finegrained_rlhf.runtime.console import progress_bar
@@ -195,9 +190,8 @@ def _measured(job: EvaluateDialki, items: Sequence[Any], answers: Sequence[Answe
 def _more(job: EvaluateDialki, items: Sequence[Any], answers: Sequence[Answered]) -> dict[str, Any]:
     """Write the files that were asked for; what `evaluation.json` says of them."""
     records, results = [item.record for item in items], dict[str, Any]()
-    if job.shared_task is not None:  # scored as it lies on the disk
-        write_json(job.shared_task, [shared_task_row(one.found) for one in answers])
-        results["shared_task"] = score_shared_task(read_shared_task(job.shared_task), records)
+    if job.shared_task is not None:
+        results["shared_task"] = shared_task_of(job.format)(job.shared_task, [one.found for one in answers], records)
     if job.errors is not None:
         results["errors"] = write_errors(job.errors, records, answers, job.error_sample, job.error_seed)
     return results

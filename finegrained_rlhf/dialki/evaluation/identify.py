@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
-from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task, shared_task_row
+from finegrained_rlhf.core.sources import Part
+from finegrained_rlhf.dialki.data import DialogueData, parse_dialogue, shared_task_of
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
-from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
-from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
-from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.process_config import ProcessConfig
@@ -93,7 +90,7 @@ class IdentifyKnowledge(Settings):
             `searched_passages`, `total_passages`, `dropped_spans`.
         turns: without `input`: the turns, oldest first; user and agent alternate, and the last one is the user's.
         document: without `input`: text or Markdown file; its paragraphs are the passages, its sentences the spans.
-        format: of `input`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        format: of `input`: `jsonl`, or one that a package reads, as the laboratory `doc2dial`, `wow` and `dstc11`.
         documents: `doc2dial` only: the document file.
         part: `dstc11` only: the part to answer.
         segmenter: `rules` or the name of an installed spaCy pipeline; cuts `document` into sentences.
@@ -108,9 +105,9 @@ class IdentifyKnowledge(Settings):
     output: OutputFile = STANDARD_OUTPUT
     turns: Sequence[str] = ()
     document: InputFile | None = None
-    format: Format = "jsonl"
+    format: str = "jsonl"
     documents: InputFile | None = None
-    part: Dstc11Part = "all"
+    part: Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
     shared_task: OutputFile | None = None
     ensemble: Sequence[ModelName] = ()
@@ -120,7 +117,15 @@ class IdentifyKnowledge(Settings):
     def __post_init__(self) -> None:
         if self.input is not None and (self.turns or self.document is not None):
             raise ConfigError("input: expected either input, or turns and document")
-        require_shared_task(self.shared_task, self.format)
+        if self.input is not None:
+            self.source(self.input)
+        if self.shared_task is not None:
+            shared_task_of(self.format)
+
+    def source(self, path: str) -> DialogueData:
+        """Where the dialogues of a file come from; those without gold are answered too."""
+        blind = "keep_unlabelled" in DialogueData.options(self.format)
+        return DialogueData(path, self.format, documents=self.documents, keep_unlabelled=blind, part=self.part)
 
     def run(self) -> None:
         """Answer and write.
@@ -139,32 +144,24 @@ class IdentifyKnowledge(Settings):
         examples = (
             spoken_dialogue(self.turns, self.document, self.segmenter)
             if self.input is None
-            else DialogueData(
-                self.input,
-                self.format,
-                documents=self.documents,
-                keep_unlabelled=self.format == "doc2dial",
-                part=self.part,
-            )
-            .read()
-            .examples
+            else self.source(self.input).read().examples
         )
         finder = load_finder(self.checkpoint, processes, self.ensemble, batch_size=self.batch_size)
         searched: list[Searched] = []
-        predictions: list[dict[str, Any]] = []
+        answers: list[Found] = []
         try:
             with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
                 for example, answer in self._answers(finder, examples):
                     stream.write(json.dumps(answer.to_json(example), ensure_ascii=False) + "\n")
                     searched.append(answer.coverage)
-                    predictions.append(shared_task_row(answer))
+                    answers += [answer] if self.shared_task is not None else []
                     bar.update(1)
         except BrokenPipeError:  # whoever read standard output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
         Coverage.of(searched).warn()
         if self.shared_task is not None:
-            write_json(self.shared_task, predictions)
+            shared_task_of(self.format)(self.shared_task, answers)
         if self.output != STANDARD_OUTPUT:
             print(f"{finder.report} -> {self.output}", file=sys.stderr)
 

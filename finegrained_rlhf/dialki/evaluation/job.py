@@ -9,12 +9,11 @@ from typing import Annotated, ClassVar
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, OutputFile, at_least, harmless
+from finegrained_rlhf.core.sources import Part
+from finegrained_rlhf.dialki.data import DialogueData, shared_task_of
 from finegrained_rlhf.dialki.evaluation.errors import check_errors_file
-from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task
 from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges
 from finegrained_rlhf.dialki.model.search import ScoreBy
-from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
-from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
@@ -27,7 +26,7 @@ class EvaluateDialki(Settings):
         data: dialogues with gold (a directory for `dstc11`); those without are counted and left out.
         output_dir: gets `evaluation.json`, `answers.jsonl` (one line a dialogue) and the plots `gates` and `lengths`
             as SVG and PNG (the baselines have no `gates`).
-        format: of `data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        format: of `data`: `jsonl`, or one that a package reads, as the laboratory `doc2dial`, `wow` and `dstc11`.
         documents: `doc2dial` only: the document file.
         seen_in: `doc2dial` only: training dialogues; documents that do not occur there count as unseen.
         unseen: `wow` only: whether the topics are absent from training; None takes it from the file's name.
@@ -55,11 +54,11 @@ class EvaluateDialki(Settings):
     checkpoint: ModelName
     data: InputFile
     output_dir: OutputDirectory
-    format: Format = "jsonl"
+    format: str = "jsonl"
     documents: InputFile | None = None
     seen_in: InputFile | None = None
     unseen: bool | None = None
-    part: Dstc11Part = "all"
+    part: Part = "all"
     limit: Annotated[int | None, at_least(1)] = None
     turns: Annotated[int, at_least(1)] = 4
     score_by: ScoreBy | None = None
@@ -81,7 +80,8 @@ class EvaluateDialki(Settings):
                 object.__setattr__(self, name, tuple(edges))
                 if len(edges) != 2 or not 0 <= edges[0] < edges[1]:
                     raise ConfigError(f"{name}: expected two whole numbers, the second larger, got {list(edges)}")
-        require_shared_task(self.shared_task, self.format)
+        if self.shared_task is not None:
+            shared_task_of(self.format)
         check_errors_file(self.errors, self.error_sample)
         self.source()
 

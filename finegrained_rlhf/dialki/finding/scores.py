@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.readers.reading import Format
+from finegrained_rlhf.core.extensions import load_part, parts
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.text.scores import exact_match, token_f1
 
@@ -14,17 +14,16 @@ CONTEXT_EDGES = (2, 5)
 """Turns before the last one: 0–2 short, 3–5 medium, more long (thesis, figure 3.4)."""
 DOCUMENT_EDGES = (500, 1000)
 """Tokens of a document: up to 500 short, up to 1,000 medium (thesis, figure 3.4, Doc2Dial)."""
-WOW_DOCUMENT_EDGES = (800, 1600)
-"""The same on Wizard of Wikipedia."""
 
 
-def length_edges(format: Format) -> dict[str, tuple[int, int]]:
+def length_edges(format: str) -> dict[str, tuple[int, int]]:
     """What is short and what is medium in the thesis's figures, for `context` and `document`.
 
     Args:
-        format: of the data; formats that the thesis does not have take Doc2Dial's borders.
+        format: of the data; formats that have no borders of their own take Doc2Dial's.
     """
-    return {"context": CONTEXT_EDGES, "document": WOW_DOCUMENT_EDGES if format == "wow" else DOCUMENT_EDGES}
+    own = format in parts("document_edges")
+    return {"context": CONTEXT_EDGES, "document": load_part("document_edges", format) if own else DOCUMENT_EDGES}
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, at_least, harmless
+from finegrained_rlhf.core.sources import Part
+from finegrained_rlhf.dialki.data import DialogueData
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
-from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
-from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
 from finegrained_rlhf.dialogue.records import Knowledge
@@ -50,7 +50,7 @@ class MakeResponseData(Settings):
             gold.
         max_turns: the newest turns that are kept; None keeps all.
         validation_data: dialogues whose prompts go to `output_dir/dev.json`; None writes none.
-        format: of both: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        format: of both: `jsonl`, or one that a package reads, as the laboratory `doc2dial`, `wow` and `dstc11`.
         documents: `doc2dial` only: the document file.
         part: `dstc11` only: the part of `data`.
         validation_part: `dstc11` only: the part of `validation_data`.
@@ -66,10 +66,10 @@ class MakeResponseData(Settings):
     dialki: ModelName | None = None
     max_turns: int | None = None
     validation_data: InputFile | None = None
-    format: Format = "jsonl"
+    format: str = "jsonl"
     documents: InputFile | None = None
-    part: Dstc11Part = "all"
-    validation_part: Dstc11Part = "all"
+    part: Part = "all"
+    validation_part: Part = "all"
     batch_size: Annotated[int, at_least(1), harmless] = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 

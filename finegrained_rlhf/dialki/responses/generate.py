@@ -12,7 +12,6 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.evaluation.identify import spoken_dialogue
 from finegrained_rlhf.dialki.finding.finder import Found
-from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.data import find_knowledge, knowledge_scores, places_of
 from finegrained_rlhf.dialki.responses.inputs import ResponseInput, has_response
@@ -52,14 +51,7 @@ def generate(job: GenerateResponses) -> dict[str, Any]:
 def _examples(job: GenerateResponses) -> Sequence[DialogueExample]:
     if job.input is None:
         return spoken_dialogue(job.turns, job.document, job.segmenter)
-    source = DialogueData(
-        job.input,
-        job.format,
-        documents=job.documents,
-        keep_unlabelled=job.keep_unlabelled,
-        part=job.part,
-    )
-    return source.read().examples
+    return job.source(job.input).read().examples
 
 
 def _answers(

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed, at_least, harmless
-from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
-from finegrained_rlhf.dialki.readers.reading import Format
+from finegrained_rlhf.core.sources import Part
+from finegrained_rlhf.dialki.data import DialogueData
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
@@ -35,7 +35,7 @@ class GenerateResponses(Settings):
             `X.jsonl` gets `X.metrics.json` beside it: see `response_metrics`.
         turns: without `input`: the turns, oldest first; user and agent alternate, and the last one is the user's.
         document: without `input`: text or Markdown file; its paragraphs are the passages, its sentences the spans.
-        format: of `input`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        format: of `input`: `jsonl`, or one that a package reads, as the laboratory `doc2dial`, `wow` and `dstc11`.
         documents: `doc2dial` only: the document file.
         keep_unlabelled: `doc2dial` only: answer turns without references too.
         part: `dstc11` only: the part to answer.
@@ -59,10 +59,10 @@ class GenerateResponses(Settings):
     output: OutputFile = STANDARD_OUTPUT
     turns: Sequence[str] = ()
     document: InputFile | None = None
-    format: Format = "jsonl"
+    format: str = "jsonl"
     documents: InputFile | None = None
     keep_unlabelled: bool = False
-    part: Dstc11Part = "all"
+    part: Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
     max_turns: int | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
@@ -79,6 +79,14 @@ class GenerateResponses(Settings):
             raise ConfigError(f"one response a dialogue is written: leave decoding.n at 1, got {self.decoding.n}")
         if self.input is not None and (self.turns or self.document is not None):
             raise ConfigError("input: expected either input, or turns and document")
+        if self.input is not None:
+            self.source(self.input)
+
+    def source(self, path: str) -> DialogueData:
+        """Where the dialogues of a file come from."""
+        return DialogueData(
+            path, self.format, documents=self.documents, keep_unlabelled=self.keep_unlabelled, part=self.part
+        )
 
     def run(self) -> dict[str, Any]:
         """Answer, score and write; the main process writes and prints. Returns the metrics, empty without references.

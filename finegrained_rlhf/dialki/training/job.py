@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import InputFile, ModelName, above, at_least, below, harmless
+from finegrained_rlhf.core.sources import Part
+from finegrained_rlhf.dialki.data import DialogueData
 from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
-from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
-from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
@@ -33,7 +33,8 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
         data: dialogues to train on (a directory for `dstc11`).
         model: directory or Hub name of the encoder to start from.
         optimizer: rates and schedule.
-        format: of `data` and `validation_data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        format: of `data` and `validation_data`: `jsonl`, or one that a package reads, as the laboratory
+            `doc2dial`, `wow` and `dstc11`.
         documents: `doc2dial` only: the document file.
         part: `dstc11` only: the part to train on.
         validation_data: dialogues to select by; None trains without, and the last model is exported.
@@ -54,11 +55,11 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
     data: InputFile
     model: ModelName
     optimizer: OptimizerConfig
-    format: Format = "jsonl"
+    format: str = "jsonl"
     documents: InputFile | None = None
-    part: Dstc11Part = "all"
+    part: Part = "all"
     validation_data: InputFile | None = None
-    validation_part: Dstc11Part = "all"
+    validation_part: Part = "all"
     validation_examples: Annotated[int | None, at_least(1)] = None
     dialki: DialkiConfig = field(default_factory=DialkiConfig)
     losses: LossConfig = field(default_factory=LossConfig)
@@ -84,11 +85,12 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
     def source(self, validation: bool = False) -> DialogueData:
         """Where the examples come from; Doc2Dial's validation documents are seen where training has them."""
         path = self.validation_data if validation and self.validation_data is not None else self.data
+        seen_in = self.data if validation and "seen_in" in DialogueData.options(self.format) else None
         return DialogueData(
             path,
             self.format,
             documents=self.documents,
-            seen_in=self.data if validation and self.format == "doc2dial" else None,
+            seen_in=seen_in,
             part=self.validation_part if validation else self.part,
         )
 

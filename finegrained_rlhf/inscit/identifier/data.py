@@ -13,7 +13,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile, at_least
-from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue, write_dialogues
+from finegrained_rlhf.dialki.data import parse_dialogue, write_dialogues
 from finegrained_rlhf.inscit.data.ids import unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.markers import ModelName
-from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
+from finegrained_rlhf.dialki.data import parse_dialogue
 from finegrained_rlhf.inscit.data.records import EvidencePassage
 from finegrained_rlhf.inscit.identifier.data import asked_row
 from finegrained_rlhf.inscit.identifier.identify import read_selection

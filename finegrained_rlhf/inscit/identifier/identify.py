@@ -13,9 +13,9 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
+from finegrained_rlhf.dialki.data import read_dialogue_jsonl
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.model.search import SelectBy
-from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
