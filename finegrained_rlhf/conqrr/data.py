@@ -1,24 +1,101 @@
-"""Files of questions in dialogues: which format one has, and what was read from it.
+"""Questions in dialogues: their records and files, what a retriever can be asked for them, files of what a model wrote.
 
 The project's own format is JSON lines, one `RewriteExample` a line with its field names; `docs/data_formats.md`
-describes it. Packages that join read others (`RewriteData.format`).
+describes it. Packages that join read others (`RewriteData.format`). A query without a model is the question, the
+dialogue or a human's rewrite (`query_of`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, at_least
 from finegrained_rlhf.core.sources import ManyFormats, Part, Reading, require_unique
-from finegrained_rlhf.feedback.outputs import require_records
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
+from finegrained_rlhf.feedback.outputs import read_texts, require_records
+
+
+@dataclass(frozen=True)
+class RewriteExample:
+    """A question in a dialogue.
+
+    Attributes:
+        id: unique in its file, `DIALOGUE_TURN`.
+        dialogue: id of the dialogue.
+        turn: number of the question in its dialogue, from 1.
+        history: what was said before, oldest first: question, answer, question, answer, …; an answer may be empty
+            where it is not known.
+        question: the question as it was asked. A dialogue's first question is already replaced by its rewrite where
+            there is one, here and in `history`.
+        rewrite: the human's rewrite, which stands alone; None where there is none.
+        answer: the answer to the question, None where there is none.
+        gold: ids of the passages that answer it; empty where they are not known.
+        source: where the dialogue comes from (QReCC: quac, nq, trec), "" where it is not known.
+        topic_shift: whether the question leaves the topic of the turn before it; None where it is not known.
+        grades: how relevant judged passages are, 1 or more, by id, where the data has grades: of every gold passage,
+            and of passages that are too little relevant to be gold. nDCG uses them; empty: each gold passage counts 1.
+        published: what the published record has, oldest first: what the dialogue is about, where it says so, turns and
+            question as they were asked, before any was replaced; empty where nothing was replaced or left out.
+    """
+
+    id: str
+    dialogue: str
+    turn: int
+    history: tuple[str, ...]
+    question: str
+    rewrite: str | None = None
+    answer: str | None = None
+    gold: tuple[str, ...] = ()
+    source: str = ""
+    topic_shift: bool | None = None
+    grades: Mapping[str, int] = field(default_factory=dict, hash=False)
+    published: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.question.strip():
+            raise DataError("expected a question, got blank text", record=self.id, field="question")
+        if self.turn < 1:
+            raise DataError(f"expected a turn from 1, got {self.turn}", record=self.id, field="turn")
+        if low := [passage for passage, grade in self.grades.items() if grade < 1]:
+            raise DataError(f"expected grades from 1, got {self.grades[low[0]]}", record=self.id, field="grades")
+        if self.grades and (without := [passage for passage in self.gold if passage not in self.grades]):
+            problem = f"expected a grade of each gold passage, {without[0]!r} has none"
+            raise DataError(problem, record=self.id, field="grades")
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The question and what was said before it, newest first; unknown answers are left out."""
+        return (self.question, *(text for text in reversed(self.history) if text.strip()))
+
+    @property
+    def context(self) -> str:
+        """The policy's input: `u_n [SEP] u_{n-1} [SEP] … u_1`, newest first (thesis, section 4.2)."""
+        return PART_SEPARATOR.join(self.turns)
+
+
+@dataclass(frozen=True)
+class PassageLabel:
+    """Which passage should be found for a question, and one that should not.
+
+    Attributes:
+        example: id of the question.
+        positive: id of the passage that should be found.
+        negative: id of another passage.
+        score: span F1 of the positive with the answer, 0 to 1; None where the positive is a gold passage.
+    """
+
+    example: str
+    positive: str
+    negative: str
+    score: float | None = None
+
 
 KEYS = tuple(entry.name for entry in fields(RewriteExample))
 
@@ -170,3 +247,54 @@ class RewriteData(ManyFormats):
 def as_rewrite_data(data: str | RewriteData) -> RewriteData:
     """`data`, where a text names a file in the project's own format."""
     return RewriteData(data) if isinstance(data, str) else data
+
+
+QueryKind = Literal["question", "context", "rewrite", "asked", "published"]
+
+
+def query_of(example: RewriteExample, kind: QueryKind) -> str | None:
+    """A query of a question without a model; None where there is none of this kind.
+
+    `question`: the question, a dialogue's first one replaced by its rewrite as in `RewriteExample`. `context`: all
+    turns up to it. `rewrite`: the human's. `asked`: the question as it was asked, nothing replaced. `published`: all
+    that the published record has, what the dialogue is about included, nothing replaced.
+
+    A dialogue is its turns, newest first, with a space between them: the policies' separator is no word to search for.
+    """
+    if kind == "rewrite":
+        return example.rewrite
+    if kind == "asked":
+        return example.published[-1] if example.published else example.question
+    if kind == "published" and example.published:
+        return " ".join(text for text in reversed(example.published) if text.strip())
+    return example.question if kind == "question" else " ".join(example.turns)
+
+
+def read_rewrites(path: str | Path) -> dict[str, str]:
+    """Rewrites by the id of their question, from JSON lines with `id` and `rewrite`; other fields are ignored.
+
+    A rewrite may be blank: a policy can stop at once.
+
+    Raises:
+        DataError: naming file, record (from 0) and field; an id that occurs twice, no line at all.
+    """
+    return read_texts(path, "rewrite")
+
+
+def read_cut(path: str | Path) -> frozenset[str] | None:
+    """Ids of the rewrites that the limit of tokens cut off: lines with `finished: false`; None where no line says.
+
+    Raises:
+        DataError: no such file, a broken line, or `finished` is neither true nor false.
+    """
+    marked = [row for row in read_jsonl(path) if row.get("finished") is not None]
+    for row in marked:
+        if not isinstance(row["finished"], bool):
+            problem = f"expected true or false, got {row['finished']!r}"
+            raise DataError(problem, file=path, record=str(row.get("id")), field="finished")
+    return frozenset(row["id"] for row in marked if not row["finished"]) if marked else None
+
+
+def write_rewrites(path: str | Path, rewrites: Mapping[str, str]) -> None:
+    """Write `read_rewrites`' format, atomically."""
+    write_jsonl(path, ({"id": name, "rewrite": text} for name, text in rewrites.items()))

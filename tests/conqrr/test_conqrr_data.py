@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from finegrained_rlhf.conqrr.data import RewriteData, read_rewrite_jsonl, write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, read_rewrite_jsonl, write_rewrite_jsonl
 from finegrained_rlhf.core.errors import ConfigError, DataError
 
 EXAMPLES = [

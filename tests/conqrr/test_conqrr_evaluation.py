@@ -13,8 +13,8 @@ import pytrec_eval
 from mills_toy import job, make_mills
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.data import RewriteData
-from finegrained_rlhf.conqrr.evaluation.measure import (
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, query_of, read_cut, read_rewrites, write_rewrites
+from finegrained_rlhf.conqrr.measures import (
     Wording,
     find_passages,
     groups_of,
@@ -23,8 +23,6 @@ from finegrained_rlhf.conqrr.evaluation.measure import (
     score_queries,
     wording_of,
 )
-from finegrained_rlhf.conqrr.queries import query_of, read_cut, read_rewrites, write_rewrites
-from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config

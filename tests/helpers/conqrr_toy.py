@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finegrained_rlhf.conqrr.data import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.labels.files import write_labels
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteExample, write_rewrite_jsonl
+from finegrained_rlhf.conqrr.labels import write_labels
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 from finegrained_rlhf.models.tiny.config import TinyT5Config

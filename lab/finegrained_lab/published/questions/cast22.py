@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_lab.published.questions.turns import PublishedTurn, examples_of
-from finegrained_rlhf.conqrr.data import RewriteReading, optional_text
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteExample, RewriteReading, optional_text
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json

@@ -12,14 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from finegrained_rlhf.conqrr.data import RewriteData
-from finegrained_rlhf.conqrr.inputs import rewrite_prompts
-from finegrained_rlhf.conqrr.queries import read_rewrites
-from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewriting.best_of import best_by_rank
-from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, WrittenRewrite, words_of
-from finegrained_rlhf.conqrr.rewriting.job import Rewrite
-from finegrained_rlhf.conqrr.templates import stored_template, template_for_rewriting
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, read_rewrites
+from finegrained_rlhf.conqrr.inputs import rewrite_prompts, stored_template, template_for_rewriting
+from finegrained_rlhf.conqrr.rewriting import Rewrite, RewritingConfig, WrittenRewrite, best_by_rank, words_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.dialogue.records import Passage

@@ -1,21 +1,105 @@
-"""Rewards by the rank of a question's labelled passage: in the step's pool (CONQRR's own), or in an index."""
+"""What a rewrite is worth in training: rewards by the rank of a question's labelled passage, and a guard around any.
+
+A configuration names a reward by `_target_` (`conf/rewrite_reward/`): a `RewriteRewardConfig`, whose `build` makes the
+reward of a run. Ranks are taken in the step's pool (CONQRR's own), or in an index; as a control scores are dealt out at
+random. A retriever does not mind a phrase that is repeated to the limit of tokens: in the guard repetition and length
+cost something.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.records import PassageLabel
-from finegrained_rlhf.conqrr.rewards.base import RewardInputs, label_of
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteExample
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters
 from finegrained_rlhf.retrieval.protocol import Hit, PoolScorer, Retriever
+from finegrained_rlhf.training.self_critical.config import ResponseReward
+
+
+@dataclass(frozen=True)
+class RewardInputs:
+    """What a reward may be made from.
+
+    Attributes:
+        examples: the questions to train on and to select by, by id.
+        labels: passage labels by question id; empty without a file of labels.
+        retriever: the index; None without one.
+    """
+
+    examples: Mapping[str, RewriteExample]
+    labels: Mapping[str, PassageLabel]
+    retriever: Retriever | None
+
+
+class RewriteReward(ResponseReward, Protocol):
+    """What rewrites are worth: `score`, of the trainer's `ResponseReward`, and which questions it can score.
+
+    The ids of the prompts that `score` is given are those of their questions.
+
+    Attributes:
+        rewarded: ids of the questions whose rewrites can be scored.
+    """
+
+    rewarded: Collection[str]
+
+
+class RewriteRewardConfig(Protocol):
+    """The settings of a reward, as YAML names them."""
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether it cannot be built without passage labels and an index; a class variable will do."""
+        ...
+
+    def build(self, inputs: RewardInputs) -> RewriteReward:
+        """The reward of a run.
+
+        Raises:
+            ConfigError: the settings need something that the run does not have.
+        """
+        ...
+
+
+def label_of(labels: Mapping[str, PassageLabel], prompt: Prompt) -> PassageLabel:
+    """The passage label of a prompt's question.
+
+    Raises:
+        DataError: it has none.
+    """
+    if prompt.id not in labels:
+        raise DataError("expected a passage label", record=prompt.id, field="positive")
+    return labels[prompt.id]
+
+
+class ShuffledReward:
+    """A control: the scores of a reward are dealt out to the rewrites of a call anew, at random: they say nothing.
+
+    Satisfies `RewriteReward`.
+
+    Args:
+        reward: whose scores are dealt out.
+        seed: of that.
+    """
+
+    def __init__(self, reward: RewriteReward, seed: int) -> None:
+        self.reward, self.seed, self.rewarded = reward, seed, reward.rewarded
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        """See `ResponseReward.score`."""
+        scores = np.array(self.reward.score(step_prompts, prompts, texts), dtype=float)
+        names = [prompt.id for prompt in prompts]
+        return [float(s) for s in np.random.default_rng(stable_hash(self.seed, "shuffle", *names)).permutation(scores)]
+
 
 RankShape = Literal["first", "reciprocal_rank", "ndcg"]
 
@@ -194,3 +278,66 @@ def hit_rank(hits: Sequence[Hit], positive: str) -> float:
     """The rank of a passage among hits, ties counted against it; infinite where it is not among them."""
     own = next((hit.score for hit in hits if hit.id == positive), None)
     return float("inf") if own is None else float(sum(hit.score >= own for hit in hits))
+
+
+@dataclass(frozen=True)
+class GuardedReward(Settings):
+    """Another reward, less λ · (share of repeated word pairs), less μ · (words above a limit). See `guard_penalty`.
+
+    Attributes:
+        reward: the other one.
+        repetition: λ ≥ 0, what a rewrite loses that says nothing but the same two words.
+        longest: words that cost nothing; None sets no limit.
+        word: μ ≥ 0, what each word above it costs.
+    """
+
+    reward: RewriteRewardConfig
+    repetition: Annotated[float, at_least(0)] = 0.5
+    longest: Annotated[int | None, at_least(1)] = None
+    word: Annotated[float, at_least(0)] = 0.05
+
+    @property
+    def needs_labels(self) -> bool:
+        """As the other reward."""
+        return self.reward.needs_labels
+
+    def build(self, inputs: RewardInputs) -> GuardedScores:
+        """See `RewriteRewardConfig`.
+
+        Raises:
+            ConfigError: the other reward cannot be built.
+        """
+        return GuardedScores(self.reward.build(inputs), self)
+
+
+class GuardedScores:
+    """The scores of a reward, each less the penalty of its text. Satisfies `RewriteReward`.
+
+    Args:
+        reward: scores rewrites.
+        settings: of the penalty.
+    """
+
+    def __init__(self, reward: RewriteReward, settings: GuardedReward) -> None:
+        self.reward, self.settings = reward, settings
+        self.rewarded: Collection[str] = reward.rewarded
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        """See `ResponseReward.score`."""
+        scores, s = self.reward.score(step_prompts, prompts, texts), self.settings
+        penalties = [guard_penalty(text, s.repetition, s.longest, s.word) for text in texts]
+        return [float(score) - penalty for score, penalty in zip(scores, penalties, strict=True)]
+
+
+def guard_penalty(text: str, repetition: float, longest: int | None, word: float) -> float:
+    """λ · repeated_bigram_share(text) + μ · max(0, words − longest); 0 for a short text without repetitions.
+
+    Args:
+        text: a rewrite.
+        repetition: λ.
+        longest: words that cost nothing; None sets no limit.
+        word: μ.
+    """
+    words = words_with_letters(text)
+    excess = 0 if longest is None else max(0, len(words) - longest)
+    return repetition * repeated_bigram_share(words) + word * excess

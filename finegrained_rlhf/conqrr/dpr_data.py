@@ -12,10 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from finegrained_rlhf.conqrr.data import RewriteData, as_rewrite_data
-from finegrained_rlhf.conqrr.labels.files import read_labels
-from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_rewrites
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import (
+    QueryKind,
+    RewriteData,
+    RewriteExample,
+    as_rewrite_data,
+    query_of,
+    read_rewrites,
+)
+from finegrained_rlhf.conqrr.labels import read_labels
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl

@@ -9,15 +9,17 @@ import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from finegrained_rlhf.conqrr.data import RewriteData
-from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_prompts
-from finegrained_rlhf.conqrr.labels.files import read_labels
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.rewards.base import RewardInputs, ShuffledReward
-from finegrained_rlhf.conqrr.rewards.passages import PoolReward
-from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_training
-from finegrained_rlhf.conqrr.training.job import TrainConqrr
-from finegrained_rlhf.conqrr.training.validation import RewriteValidation
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteData, RewriteExample
+from finegrained_rlhf.conqrr.inputs import (
+    RewriteTemplate,
+    imitations,
+    labelled_share,
+    rewrite_prompts,
+    template_for_training,
+)
+from finegrained_rlhf.conqrr.labels import read_labels
+from finegrained_rlhf.conqrr.rewards import PoolReward, RewardInputs, ShuffledReward
+from finegrained_rlhf.conqrr.training import RewriteValidation, TrainConqrr
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.models.loading import check_vocabulary

@@ -7,18 +7,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from finegrained_rlhf.conqrr.data import RewriteData, as_rewrite_data
-from finegrained_rlhf.conqrr.evaluation.measure import QueryScores, find_passages, grades_of, score_queries
-from finegrained_rlhf.conqrr.evaluation.questions import (
+from finegrained_rlhf.conqrr.data import (
+    QueryKind,
+    RewriteData,
+    RewriteExample,
+    as_rewrite_data,
+    query_of,
+    read_cut,
+    read_rewrites,
+)
+from finegrained_rlhf.conqrr.measures import (
     CompareSystems,
+    QueryScores,
     comparison_table,
+    find_passages,
     gold_ranks,
+    grades_of,
     require_numbered,
     rows_by_question,
+    score_queries,
     write_scai_run,
 )
-from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_rewrites
-from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_jsonl
