@@ -11,14 +11,12 @@ import pytest
 from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki
 
 from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import length_edges
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.jobs import EvaluateDialki, IdentifyKnowledge
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.model.search import SearchConfig
+from finegrained_rlhf.dialki.scores import Coverage, Searched, length_edges
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 
 FIRST_TWO = SearchConfig(max_passages=2)

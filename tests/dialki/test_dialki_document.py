@@ -11,7 +11,7 @@ from transformers import AutoModel, RobertaConfig, RobertaModel
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import collate, passages_to_search
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.units import joined

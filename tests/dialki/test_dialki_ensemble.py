@@ -12,11 +12,9 @@ from script_runs import rows
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder, mean_scores
-from finegrained_rlhf.dialki.finding.finder import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.finder import EnsembleFinder, Found, KnowledgeFinder, mean_scores
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.jobs import EvaluateDialki, IdentifyKnowledge
 from finegrained_rlhf.dialki.model.heads import MASKED, NextScores
 from finegrained_rlhf.dialki.model.model import DialkiModel, new_model
 from finegrained_rlhf.dialki.model.search import SearchConfig

@@ -11,13 +11,11 @@ from dialki_toy import dialogue, passage, save_bert, tiny_dialki
 from script_runs import rows
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.evaluation.answers import Answered
-from finegrained_rlhf.dialki.evaluation.errors import knowledge_error, write_errors
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.finding.coverage import Searched
-from finegrained_rlhf.dialki.finding.finder import Found
-from finegrained_rlhf.dialki.finding.scores import score_answer
+from finegrained_rlhf.dialki.evaluation import Answered, knowledge_error, write_errors
+from finegrained_rlhf.dialki.finder import Found
+from finegrained_rlhf.dialki.jobs import EvaluateDialki
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.scores import Searched, score_answer
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 

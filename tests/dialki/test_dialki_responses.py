@@ -14,11 +14,10 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialki.data import write_dialogues
+from finegrained_rlhf.dialki.generation import response_metrics
+from finegrained_rlhf.dialki.jobs import GenerateResponses
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
-from finegrained_rlhf.dialki.responses.data import MakeResponseData
-from finegrained_rlhf.dialki.responses.generate import response_metrics
-from finegrained_rlhf.dialki.responses.inputs import KNOWLEDGE_INPUTS, ResponseInput
-from finegrained_rlhf.dialki.responses.job import GenerateResponses
+from finegrained_rlhf.dialki.responses import KNOWLEDGE_INPUTS, MakeResponseData, ResponseInput
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.inference.config import DecodingConfig
@@ -160,7 +159,7 @@ def test_inputs_without_a_place_need_no_gold(folder: Path, tmp_path: Path, knowl
 
 def test_found_knowledge_needs_no_gold_and_is_scored_where_there_is(folder: Path, tmp_path: Path) -> None:
     from finegrained_rlhf.dialki.data import DialogueData
-    from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+    from finegrained_rlhf.dialki.finder import KnowledgeFinder
 
     report = make(folder, tmp_path, dialki=str(folder / "dialki"), batch_size=1)
     assert report["train"]["prompts"] == 2 and report["train"]["knowledge_passage_accuracy"] in (0, 1)

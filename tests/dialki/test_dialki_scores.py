@@ -10,7 +10,8 @@ import string
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.finding.scores import (
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.scores import (
     KnowledgeScore,
     flattened,
     length_edges,
@@ -18,7 +19,6 @@ from finegrained_rlhf.dialki.finding.scores import (
     summaries,
     summary,
 )
-from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 # The definition of the SQuAD v2 evaluation, written from its description: normalised answers, their tokens in common.

@@ -17,7 +17,7 @@ from share_toy import Share
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki import DialkiBatchConfig, DialkiConfig, LossConfig, SearchConfig
 from finegrained_rlhf.dialki.data import parse_dialogue
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Targets, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputEncoder
 from finegrained_rlhf.dialki.inputs.report import InputReport

@@ -14,8 +14,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.extensions import load_part, parts
-from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder
-from finegrained_rlhf.dialki.finding.finder import Finder, KnowledgeFinder
+from finegrained_rlhf.dialki.finder import EnsembleFinder, Finder, KnowledgeFinder
 from finegrained_rlhf.dialki.model.config import DialkiConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, raw_record, read_record
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer, KnowledgeTrainer

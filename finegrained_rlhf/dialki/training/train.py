@@ -10,13 +10,12 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.dialki.data import DialogueReading
-from finegrained_rlhf.dialki.finding.coverage import Coverage
-from finegrained_rlhf.dialki.finding.finder import Found
-from finegrained_rlhf.dialki.finding.scores import length_edges, summaries
+from finegrained_rlhf.dialki.finder import Found
 from finegrained_rlhf.dialki.inputs.history_labels import keep_history_labels
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.model import load_model, new_model, read_record
 from finegrained_rlhf.dialki.model.search import SearchConfig, Threshold, tune_threshold
+from finegrained_rlhf.dialki.scores import Coverage, length_edges, summaries
 from finegrained_rlhf.dialki.training.job import TrainDialki
 from finegrained_rlhf.dialki.training.systems import system_of
 from finegrained_rlhf.dialki.training.trainer import KnowledgeTrainer

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, score_answer, summary
+from finegrained_rlhf.dialki.finder import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.config import LossConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record
 from finegrained_rlhf.dialki.model.objective import Parts, objective
+from finegrained_rlhf.dialki.scores import KnowledgeScore, score_answer, summary
 from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.runtime.loop.forecast import first_measured

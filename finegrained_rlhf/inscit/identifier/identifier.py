@@ -16,7 +16,7 @@ from finegrained_rlhf.inscit.identifier.identify import read_selection
 from finegrained_rlhf.inscit.identifier.selection import EvidenceSelection
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.dialki.finding.finder import Finder
+    from finegrained_rlhf.dialki.finder import Finder
 
 
 class EvidenceIdentifier:

@@ -14,9 +14,9 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.dialki.data import read_dialogue_jsonl
-from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.model.search import SelectBy
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.scores import Coverage
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, write_predictions
@@ -28,7 +28,7 @@ from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.dialki.finding.finder import Finder
+    from finegrained_rlhf.dialki.finder import Finder
 
 
 logger = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ import torch
 from finegrained_lab.baselines.bertqa import BertQaModel, ChosenWindows, TokenScores, windows_to_search
 from finegrained_lab.baselines.windows import TITLE, WindowedExample, WindowEncoder
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.dialki.finding.coverage import Searched
-from finegrained_rlhf.dialki.finding.finder import Finder, Found
+from finegrained_rlhf.dialki.finder import Finder, Found
 from finegrained_rlhf.dialki.inputs.text_reader import TextReader
 from finegrained_rlhf.dialki.model.search import passages_above
 from finegrained_rlhf.dialki.model.spans import top_spans
 from finegrained_rlhf.dialki.records import NO_PASSAGE
+from finegrained_rlhf.dialki.scores import Searched
 from finegrained_rlhf.dialogue.records import Knowledge
 
 

@@ -27,8 +27,7 @@ from finegrained_lab.baselines.finder import BertQaFinder, TokenAnswer, answer_t
 from finegrained_lab.baselines.windows import TITLE, WindowedExample, WindowEncoder
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import score_answer
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import passages_to_search, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.units import divided
@@ -37,6 +36,7 @@ from finegrained_rlhf.dialki.model.model import RECORD, load_dialki, new_model
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.model.spans import top_spans
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialki.scores import score_answer
 from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge, Turn

@@ -13,8 +13,7 @@ from dialki_toy import save_bert, tiny_dialki
 from finegrained_lab.published.dialogues.doc2dial import read_doc2dial
 from finegrained_lab.published.dialogues.shared_task import read_shared_task, score_shared_task
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
+from finegrained_rlhf.dialki.jobs import EvaluateDialki, IdentifyKnowledge
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.runtime.process_config import ProcessConfig

@@ -13,8 +13,8 @@ import pytest
 from finegrained_lab.published.dialogues.doc2dial import read_doc2dial
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki.data import DialogueData
-from finegrained_rlhf.dialki.finding.scores import score_answer
 from finegrained_rlhf.dialki.records import NO_PASSAGE
+from finegrained_rlhf.dialki.scores import score_answer
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 # Doc2Dial ---------------------------------------------------------------------------------------------------------

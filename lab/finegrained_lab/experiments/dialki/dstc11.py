@@ -18,8 +18,8 @@ from finegrained_lab.experiments.results_table import setting_of
 from finegrained_lab.published.dialogues.dstc11 import read_dstc11
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.sources import Part
-from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.scores import score_answer, summary
 from finegrained_rlhf.text.tables import markdown_table
 
 TURNS: dict[str, int | None] = {"last_turn": 1, "last_two_turns": 2, "all_turns": None}

@@ -17,7 +17,7 @@ from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.text.scores import exact_match, token_f1
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.dialki.finding.finder import Found
+    from finegrained_rlhf.dialki.finder import Found
 
 
 def write_shared_task(

@@ -10,12 +10,10 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.dialki.evaluation.identify import spoken_dialogue
-from finegrained_rlhf.dialki.finding.finder import Found
+from finegrained_rlhf.dialki.finder import Found
+from finegrained_rlhf.dialki.jobs import GenerateResponses, spoken_dialogue
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.responses.data import find_knowledge, knowledge_scores, places_of
-from finegrained_rlhf.dialki.responses.inputs import ResponseInput, has_response
-from finegrained_rlhf.dialki.responses.job import GenerateResponses
+from finegrained_rlhf.dialki.responses import ResponseInput, find_knowledge, has_response, knowledge_scores, places_of
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.inference.config import DecodingConfig
