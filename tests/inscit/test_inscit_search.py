@@ -11,9 +11,8 @@ from inscit_toy import GOAT, MILK, OUTLINE, conversations
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.inscit import EvaluateInscit, MakeDprData, RetrieveEvidence
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import read_retrieved
+from finegrained_rlhf.inscit.data import read_inscit, turns_of
+from finegrained_rlhf.inscit.predictions import read_retrieved
 from finegrained_rlhf.inscit.search import evidence_query, write_retrieved
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus

@@ -1,12 +1,16 @@
-"""Prompt files for readers: a conversation, the passages that may answer its last turn, and what is to be said.
+"""Readers that answer a turn from passages: what they are given, what they are taught to say, what they said.
 
-What is too long is cut by the policy that reads it (`inference/inputs.py`). Source: thesis, section 5.4;
+A prompt file has a conversation, the passages that may answer its last turn, and what is to be said: `evidence: id1 |
+id2 answer: RESPONSE`. What is too long is cut by the policy that reads it (`inference/inputs.py`). The answers that
+`finegrained generate` writes to such a file become predictions in the published format. Source: thesis, section 5.4;
 INSCIT's reader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,12 +19,112 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile, at_least
-from finegrained_rlhf.inscit.data.ids import earlier_ids, unique, with_gold
-from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
-from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
-from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
-from finegrained_rlhf.inscit.reader.targets import ReaderTask, joint_target, with_type
+from finegrained_rlhf.feedback.outputs import read_texts
+from finegrained_rlhf.feedback.prompt_files import read_prompt_file
+from finegrained_rlhf.inscit.data import (
+    CLARIFICATION,
+    DIRECT,
+    INSCIT_DATA,
+    NOTHING,
+    RELEVANT,
+    RESPONSE_TYPES,
+    EvidencePassage,
+    InscitLabel,
+    InscitTurn,
+    ResponseType,
+    check_corpus_keys,
+    earlier_ids,
+    passages_by_id,
+    read_inscit,
+    read_known_inscit,
+    turns_of,
+    unique,
+    with_gold,
+)
+from finegrained_rlhf.inscit.predictions import (
+    NO_INFORMATION,
+    InscitPrediction,
+    read_predictions,
+    read_retrieved,
+    write_predictions,
+)
+
+ReaderTask = Literal["joint", "response"]
+TYPE_NAMES: dict[ResponseType, str] = {
+    DIRECT: "direct answer",
+    CLARIFICATION: "clarification",
+    RELEVANT: "no answer but relevant information",
+    NOTHING: "no answer and no information",
+}
+"""What a reader is told that the type of its response is to be (thesis, section 5.5)."""
+_JOINT = re.compile(r"\s*(?:evidence\s*:(?P<evidence>.*?))?\banswer\s*:(?P<answer>.*)", re.DOTALL)
+_EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ReaderReply:
+    """What a reader replied, taken apart.
+
+    Attributes:
+        response: its words; `NO_INFORMATION` where it gave no answer.
+        evidence: ids of passages that it was given, each once, in its order.
+        unknown: how many ids it named that it was not given.
+        repeated: how many it named again.
+        answered: whether it gave an answer at all.
+    """
+
+    response: str
+    evidence: tuple[str, ...]
+    unknown: int = 0
+    repeated: int = 0
+    answered: bool = True
+
+
+def joint_target(response: str, evidence: Iterable[str]) -> str:
+    """`evidence: id1 | id2 answer: RESPONSE`, the ids sorted and each once."""
+    ids = " | ".join(sorted(set(evidence)))
+    return f"evidence: {ids} answer: {response}" if ids else f"evidence: answer: {response}"
+
+
+def read_joint(text: str, passages: Sequence[str]) -> ReaderReply:
+    """What `joint_target` was to teach, read from what was said.
+
+    White space inside of ids does not count, tokenizers may write it otherwise, but where two passages differ in it
+    alone: then the one whose id is written so is meant, else the first.
+
+    Args:
+        text: that a reader wrote.
+        passages: ids of the passages that it read.
+    """
+    complete = _JOINT.match(text)
+    begun = complete or _EVIDENCE.match(text)
+    named = (begun["evidence"] if begun else None) or ""
+    exact, bare = ({form(name): name for name in reversed(passages)} for form in (_collapsed, _bare))
+    evidence, unknown, repeated = list[str](), 0, 0
+    for name in map(_collapsed, named.split("|")):
+        meant = exact.get(name) or bare.get(_bare(name))
+        if meant is None:
+            unknown += bool(name)
+        elif meant in evidence:
+            repeated += 1
+        else:
+            evidence.append(meant)
+    answer = complete["answer"].strip() if complete else ""
+    return ReaderReply(answer or NO_INFORMATION, tuple(evidence), unknown, repeated, bool(answer))
+
+
+def _collapsed(name: str) -> str:
+    return " ".join(name.split())
+
+
+def _bare(name: str) -> str:
+    return "".join(name.split())
+
+
+def with_type(context: Sequence[str], response_type: ResponseType) -> tuple[str, ...]:
+    """A context whose last utterance ends with the type that the response is to have."""
+    return (*context[:-1], f"{context[-1]} response type: {TYPE_NAMES[response_type]}")
+
 
 ReaderLabels = Literal["first", "all"]
 ORACLE = "oracle"
@@ -180,3 +284,55 @@ def read_type_file(path: str, turns: Sequence[InscitTurn]) -> Mapping[str, Any]:
         if turn.name not in types:
             raise DataError(f"turn {turn.name!r} has no type", file=path)
     return types
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadReaderOutputs(Settings):
+    """Write predictions; the job of `finegrained read-reader-outputs`.
+
+    Attributes:
+        data: file of conversations.
+        inputs: prompt file that the reader answered, a prompt a turn.
+        responses: its answers, JSON lines of `id` and `response`.
+        output: JSON file of predictions.
+        task: `joint`: the answers name their evidence; `response`: their evidence is all that the reader was given.
+    """
+
+    data: InputFile
+    inputs: InputFile
+    responses: InputFile
+    output: OutputFile
+    task: ReaderTask = "joint"
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
+
+    def run(self) -> dict[str, int]:
+        """Read, take apart, write, print one line.
+
+        Returns:
+            How many turns there are, how many ids were `unknown` or `repeated`, and how many answers are missing.
+
+        Raises:
+            DataError: a file is damaged, or a turn is missing or there twice.
+        """
+        turns = turns_of(read_inscit(self.data).conversations)
+        passages = {
+            item.id: [passage.id for passage in item.metadata.get("passages", ())]
+            for item in read_prompt_file(self.inputs)
+        }
+        responses = read_texts(self.responses, "response")
+        counts, predictions = Counter[str](), {}
+        for turn in turns:
+            for name, file in ((turn.name in passages, self.inputs), (turn.name in responses, self.responses)):
+                if not name:
+                    raise DataError(f"has nothing for turn {turn.name!r}", file=file)
+            text, ids = responses[turn.name], passages[turn.name]
+            one = read_joint(text, ids) if self.task == "joint" else ReaderReply(text.strip(), tuple(ids))
+            counts.update(unknown=one.unknown, repeated=one.repeated, unanswered=not one.answered)
+            predictions[turn.key] = InscitPrediction(one.response, one.evidence)
+        write_predictions(self.output, turns, predictions)
+        read_predictions(self.output, turns)
+        summary = {"turns": len(turns), **{name: int(counts[name]) for name in ("unknown", "repeated", "unanswered")}}
+        problems = f"{summary['unknown']} ids of passages that were not given, {summary['repeated']} named again"
+        print(f"{len(turns)} turns, {problems}, {summary['unanswered']} without an answer -> {self.output}")
+        return summary

@@ -15,14 +15,14 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
-from finegrained_rlhf.inscit.data.passages import read_known_inscit
-from finegrained_rlhf.inscit.data.reading import InscitReading
-from finegrained_rlhf.inscit.data.records import (
+from finegrained_rlhf.inscit.data import (
     CLARIFICATION,
     RESPONSE_TYPES,
     InscitConversation,
     InscitLabel,
+    InscitReading,
     InscitTurn,
+    read_known_inscit,
     turns_of,
 )
 from finegrained_rlhf.text.segmentation import english_tokens

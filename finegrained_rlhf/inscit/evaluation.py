@@ -13,15 +13,16 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
-from finegrained_rlhf.inscit.data.passages import read_known_inscit
-from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
-from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import BASELINES, most_frequent, read_predictions, read_retrieved
-from finegrained_rlhf.inscit.evaluation.scoring import (
+from finegrained_rlhf.inscit.data import INSCIT_DATA, RESPONSE_TYPES, read_known_inscit, turns_of
+from finegrained_rlhf.inscit.predictions import (
+    BASELINES,
     ScoredTurn,
     bleu_counts,
     bleu_of_counts,
     mean_percent,
+    most_frequent,
+    read_predictions,
+    read_retrieved,
     responses_bleu,
     retrieval_scores,
     scored_turn,
