@@ -131,7 +131,7 @@ def test_no_pickle_is_read(sources: dict[str, Source]) -> None:
 def test_modules_are_imported_by_names_of_ours(sources: dict[str, Source]) -> None:
     """`import_module` of what a file holds would run a stranger's choice; here every name is written in the source."""
     reasons = {
-        "finegrained_rlhf/annotation/tools/registry.py": "a table of our own tools",
+        "finegrained_rlhf/annotation/tools.py": "a table of our own tools",
         "finegrained_rlhf/core/exports.py": "the doors of our packages",
         "finegrained_rlhf/core/fields.py": "a class of ours whose settings are read, or the one that the user typed",
         "finegrained_rlhf/launch/build.py": "what the user typed, or check_foreign admits",

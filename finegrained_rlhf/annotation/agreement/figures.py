@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from finegrained_rlhf.annotation.agreement.judged import JudgedItem
-from finegrained_rlhf.annotation.reading.annotations import Annotation
+from finegrained_rlhf.annotation.annotations import Annotation
 from finegrained_rlhf.metrics.agreement import (
     MatchCounts,
     bootstrap_interval,

@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from finegrained_lab.protocols.human.ratings import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
-from finegrained_rlhf.annotation.tools.label_studio import annotations_of_task
+from finegrained_rlhf.annotation.label_studio import annotations_of_task
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings

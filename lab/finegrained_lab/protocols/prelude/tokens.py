@@ -10,7 +10,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import words_and_marks
-from finegrained_rlhf.personalization.edits import Tokenise
+from finegrained_rlhf.personalization.span_feedback import Tokenise
 
 COST_TOKENS = ("words", "nltk", "tiktoken")
 """`words` is the default: it needs neither a package nor a download."""

@@ -18,17 +18,17 @@ from typing import Any
 
 import yaml
 
-from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT
-from finegrained_rlhf.annotation.tools.forms import (
+from finegrained_rlhf.annotation.forms import (
     NO_ERROR,
     NOTHING_MISSING,
     Highlight,
+    PassageLayout,
     compared_answers,
     comparison_controls,
     evidence_places,
     missing_rows,
 )
-from finegrained_rlhf.annotation.tools.layout import PassageLayout
+from finegrained_rlhf.annotation.project import EXPORT_FORMAT
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT, Assignment, Project
-from finegrained_rlhf.annotation.reading.annotations import Annotation, write_annotations
-from finegrained_rlhf.annotation.reading.spans import disjoint, located
-from finegrained_rlhf.annotation.tools.registry import TOOLS, tool_named
+from finegrained_rlhf.annotation.annotations import Annotation, disjoint, located, write_annotations
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.project import EXPORT_FORMAT, Assignment, Project
+from finegrained_rlhf.annotation.tools import TOOLS, tool_named
 from finegrained_rlhf.core.checks import (
     as_flag,
     as_index,
