@@ -43,7 +43,7 @@ from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
-from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25LightConfig
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

@@ -28,7 +28,7 @@ from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, Outp
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.training.dpr.records import passage_rows
 
 

@@ -35,8 +35,7 @@ from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, Outp
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
-from finegrained_rlhf.retrieval.record import read_index_record
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig, read_index_record
 from finegrained_rlhf.retrieval.runs import Run, write_judgements, write_trec_run
 from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.runtime.job import resolved_settings

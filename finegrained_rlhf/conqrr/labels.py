@@ -38,8 +38,7 @@ from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
-from finegrained_rlhf.retrieval.record import IndexRecord, read_index_record
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import IndexRecord, RecordedConfig, read_index_record
 from finegrained_rlhf.text.span_f1 import SpanMatcher, word_tokens
 
 _QUERIES = 64  # searched together

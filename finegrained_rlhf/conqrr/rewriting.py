@@ -18,7 +18,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, ModelName, OutputFile, Seed, at_least
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 

@@ -20,7 +20,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig

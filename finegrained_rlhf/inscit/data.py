@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import PassageStore, ids_in_store, is_store
+from finegrained_rlhf.retrieval.passages import PassageStore, ids_in_store, is_store
 
 ResponseType = Literal["directAnswer", "clarification", "noAnswerButRelevantInfo", "noAnswerNoRelevantInfo"]
 RESPONSE_TYPES: tuple[ResponseType, ...] = get_args(ResponseType)

@@ -29,7 +29,7 @@ from finegrained_rlhf.inscit.data import (
 )
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.training.dpr.records import passage_rows
 
 EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns", "recent_turns"]

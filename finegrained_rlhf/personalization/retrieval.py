@@ -24,10 +24,10 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.personalization.store.protocol import Note, UserHandle
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
-from finegrained_rlhf.retrieval.dense.factory import import_faiss
+from finegrained_rlhf.retrieval.dense.nearest import import_faiss
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.retrieval.dense.texts import TextEncoder
+    from finegrained_rlhf.retrieval.dense.config import TextEncoder
 
 
 class ContextEncoder(Protocol):

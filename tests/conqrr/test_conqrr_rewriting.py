@@ -17,7 +17,7 @@ from finegrained_rlhf.conqrr.rewriting import BestOfRank, Rewrite, RewritingConf
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.retrieval.protocol import Hit
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.rollout.beam import Hypothesis, best
 from finegrained_rlhf.runtime.processes import Processes
 

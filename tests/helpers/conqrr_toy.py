@@ -12,7 +12,7 @@ from finegrained_rlhf.models.tiny.config import TinyT5Config
 from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.models.weights.saving import save_policy
-from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25LightConfig
 
 PEOPLE = ("Ada", "Bob", "Cleo", "Dan", "Eve", "Finn")
 THINGS = {"car": "red", "boat": "blue", "house": "green"}

@@ -21,7 +21,7 @@ from finegrained_rlhf.inscit.reader import MakeReaderInputs
 from finegrained_rlhf.inscit.search import RetrieveEvidence
 from finegrained_rlhf.inscit.types import MakeResponseTypes
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import build_store
+from finegrained_rlhf.retrieval.passages import build_store
 
 
 @pytest.fixture

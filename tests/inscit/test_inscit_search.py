@@ -16,7 +16,7 @@ from finegrained_rlhf.inscit.predictions import read_retrieved
 from finegrained_rlhf.inscit.search import evidence_query, write_retrieved
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import build_store
+from finegrained_rlhf.retrieval.passages import build_store
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import in_trec_order
 from finegrained_rlhf.training.dpr.records import read_dpr_records

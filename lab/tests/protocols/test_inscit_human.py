@@ -26,7 +26,7 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.inscit.data import read_inscit, turns_of
 from finegrained_rlhf.inscit.predictions import InscitPrediction, last_turn, write_predictions
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import build_store
+from finegrained_rlhf.retrieval.passages import build_store
 
 RATERS = ("ann", "ben")
 

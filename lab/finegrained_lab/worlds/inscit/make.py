@@ -27,7 +27,7 @@ from finegrained_rlhf.factworld.base import World
 from finegrained_rlhf.inscit.data import RESPONSE_TYPES, write_inscit
 from finegrained_rlhf.inscit.predictions import NO_INFORMATION
 from finegrained_rlhf.inscit.reader import joint_target, with_type
-from finegrained_rlhf.retrieval.passages.pages import page_passages
+from finegrained_rlhf.retrieval.passages import page_passages
 from finegrained_rlhf.text.templates import conversation_text, evidence_text
 
 PAGES, PASSAGES = "pages/pages.json", "corpus.jsonl"

@@ -36,7 +36,7 @@ from finegrained_rlhf.inscit.data import (
 from finegrained_rlhf.inscit.predictions import NO_INFORMATION
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25Index
-from finegrained_rlhf.retrieval.passages.pages import MakeCorpus
+from finegrained_rlhf.retrieval.passages import MakeCorpus
 
 SPLITS = ("train", "dev", "test")
 

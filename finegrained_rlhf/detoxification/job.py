@@ -123,6 +123,6 @@ class EvaluateDetox(Settings):
             ModelError: no readable model.
             DataError: data or outputs are broken or do not belong together; nothing is written then.
         """
-        from finegrained_rlhf.detoxification.evaluation.evaluate import evaluate
+        from finegrained_rlhf.detoxification.evaluation import evaluate
 
         return evaluate(self)
