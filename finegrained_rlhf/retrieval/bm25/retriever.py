@@ -2,10 +2,10 @@
 
 The index does not know what a term is: a function numbers those of queries.
 
-The index and all arithmetic are those of BM25 over words.
-
-Source: thesis, section 4.2.3: BM25 over T5's sub-words, without stemming or stop words, queries cut at 128 and passages
-at 2,000 tokens; k1, b, document frequencies and the average length as in BM25.
+BM25-light is BM25 over the sub-words of a policy's tokenizer, which a policy's training can use as its reward; the
+index and all arithmetic are those of BM25 over words. Source: thesis, section 4.2.3: BM25 over T5's sub-words, without
+stemming or stop words, queries cut at 128 and passages at 2,000 tokens; k1, b, document frequencies and the average
+length as in BM25.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Which rows of a vector store have the largest dot products with queries: FAISS, exactly, or by compressed indexes.
 
-IVF-PQ and FAISS's factory strings compress; an index of a factory string is made, kept in one file, searched. faiss is imported where it is used.
+IVF-PQ and FAISS's factory strings compress; an index of a factory string is made, kept in one file, searched. faiss is
+imported where it is used.
 """
 
 from __future__ import annotations
