@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.command import read_arguments, run_main
 from benchmarks.retrieval import timed
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT, Project, assign
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.project import EXPORT_FORMAT, Project, assign
+from finegrained_rlhf.annotation.reading import ReadAnnotations
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK

@@ -34,16 +34,16 @@ from benchmarks.families import T5Shape
 from benchmarks.machine import describe_machine
 from benchmarks.profiles import BASE, chosen_of
 from benchmarks.workload import FIRST_WORD, build_policy, build_tokenizer, word
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.inputs import imitations
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.rewards.passages import PoolReward
-from finegrained_rlhf.conqrr.training.validation import RewriteValidation
+from finegrained_rlhf.conqrr.rewards import PoolReward
+from finegrained_rlhf.conqrr.training import RewriteValidation
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
-from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25LightConfig
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

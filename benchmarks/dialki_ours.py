@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.dialki_workload import LOSSES, DialkiProfile
-from finegrained_rlhf.dialki.finding.finder import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.finder import Found, KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel

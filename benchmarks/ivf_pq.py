@@ -34,10 +34,9 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Place
-from finegrained_rlhf.retrieval.dense.factory import CompressedSearch
-from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
+from finegrained_rlhf.retrieval.dense.config import TextKind
+from finegrained_rlhf.retrieval.dense.nearest import CompressedSearch, FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
 from finegrained_rlhf.retrieval.dense.retriever import DenseRetriever
-from finegrained_rlhf.retrieval.dense.texts import TextKind
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, save_shard
 from finegrained_rlhf.runtime.directory.provenance import hardware
 

@@ -27,7 +27,7 @@ from benchmarks.retrieval import apart, status, timed
 from benchmarks.retrieval_workload import write_corpus
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import PassageStore, build_store
+from finegrained_rlhf.retrieval.passages import PassageStore, build_store
 from finegrained_rlhf.runtime.directory.provenance import hardware
 
 LOOKED_UP, FOR_ONE_TURN = 10_000, 50

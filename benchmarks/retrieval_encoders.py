@@ -12,7 +12,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
-from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25LightConfig
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 

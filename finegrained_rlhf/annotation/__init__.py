@@ -6,10 +6,10 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Adjudicate": "adjudication",
-        "MakeAnnotationTasks": "project.make",
+        "MakeAnnotationTasks": "project",
         "MeasureAgreement": "agreement.measure",
-        "RandomSelection": "project.selection",
-        "ReadAnnotations": "reading.read",
-        "SuggestByJudge": "project.suggestions",
+        "RandomSelection": "items",
+        "ReadAnnotations": "reading",
+        "SuggestByJudge": "items",
     },
 )

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.project import Project
-from finegrained_rlhf.annotation.reading.annotations import Annotation, annotations_of
-from finegrained_rlhf.annotation.reading.spans import disjoint
+from finegrained_rlhf.annotation.annotations import Annotation, annotations_of, disjoint
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile

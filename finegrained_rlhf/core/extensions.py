@@ -5,10 +5,11 @@ An installed distribution joins by an entry point of the group `finegrained_rlhf
     [project.entry-points.finegrained_rlhf]
     lab = "finegrained_lab"
 
-The package's `conf/` is searched behind ours, `commands.toml` beside it lists commands by task, each with a
-`conf/NAME.yaml`, and the classes that `conf/` names may stand in a run's configuration. Distributions count that lie in
-a directory of installed packages, never what lies in the working directory. Nothing is imported to learn this, and a
-package that is absent or broken brings nothing.
+The package's `conf/` is searched behind ours, and the classes that it names may stand in a run's configuration.
+`commands.toml` beside it lists commands by task, each with a `conf/NAME.yaml`; `parts.toml` what else the package
+brings, by kind and name: `doc2dial = "PACKAGE.MODULE.FUNCTION"` under `[dialogues]` reads a format of dialogues.
+Distributions count that lie in a directory of installed packages, never what lies in the working directory. Nothing is
+imported to learn this, and a package that is absent or broken brings nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 GROUP = "finegrained_rlhf"
 _INSTALLED = ("site-packages", "dist-packages")
@@ -48,15 +51,27 @@ class Extension:
     @cached_property
     def commands(self) -> Mapping[str, Mapping[str, str]]:
         """What each of its commands does, by task and name."""
+        return {
+            task: {name: what for name, what in rows.items() if (self.conf / f"{name}.yaml").is_file()}
+            for task, rows in self._listed("commands.toml").items()
+        }
+
+    @cached_property
+    def parts(self) -> Mapping[str, Mapping[str, str]]:
+        """Where each of its parts is, by kind and name; what lies in another package is none of them."""
+        return {
+            kind: {name: place for name, place in rows.items() if place.startswith(f"{self.package}.")}
+            for kind, rows in self._listed("parts.toml").items()
+        }
+
+    def _listed(self, file: str) -> dict[str, dict[str, str]]:
+        """The tables of texts in a file; none where it cannot be read."""
         try:
-            listed = tomllib.loads((self.directory / "commands.toml").read_text(encoding="utf-8"))
+            listed = tomllib.loads((self.directory / file).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        tasks = {task: rows for task, rows in listed.items() if isinstance(rows, dict)}
-        return {
-            task: {name: str(what) for name, what in rows.items() if (self.conf / f"{name}.yaml").is_file()}
-            for task, rows in tasks.items()
-        }
+        tables = {name: rows for name, rows in listed.items() if isinstance(rows, dict)}
+        return {name: {key: str(value) for key, value in rows.items()} for name, rows in tables.items()}
 
 
 @cache
@@ -90,3 +105,20 @@ def _spec(package: str) -> ModuleSpec | None:
 def packages() -> tuple[str, ...]:
     """Names of the packages that join."""
     return tuple(extension.package for extension in extensions())
+
+
+def parts(kind: str) -> dict[str, str]:
+    """Where the parts of a kind are that packages bring, by name."""
+    return {name: place for extension in extensions() for name, place in extension.parts.get(kind, {}).items()}
+
+
+def load_part(kind: str, name: str) -> Any:
+    """A part that a package brings.
+
+    Raises:
+        KeyError: none does.
+        ImportError: its module cannot be imported.
+        AttributeError: its module has no such name.
+    """
+    module, _, attribute = parts(kind)[name].rpartition(".")
+    return getattr(import_module(module), attribute)

@@ -1,14 +1,21 @@
-"""What was read from a data set on disk: `Reading`."""
+"""Data sets on disk: `ManyFormats` names the files and the format of one, `Reading` what was read there.
+
+A kind of data has one format of the project's own (`jsonl`) and those that packages that join read (`parts.toml`, under
+the kind's name): functions of a path, whose further parameters are options of the format.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.extensions import load_part, parts
+from finegrained_rlhf.core.fields import Settings
 
 
 class Identified(Protocol):
@@ -76,6 +83,60 @@ class Reading(Generic[E]):
     def measured(self) -> dict[str, Any]:
         """Counts that only this kind of example has, ready for JSON."""
         return {}
+
+
+Part = Literal["all", "train", "dev", "test"]
+"""The part of a data set that is published in one file: dialogues are held out by a hash."""
+
+
+class ManyFormats(Settings):
+    """A base of dataclasses that name a `path`, its `format`, and options of all formats, each of which is one's own.
+
+    Attributes:
+        kind: of the data, as `parts.toml` has it.
+        own: reads the project's own format.
+    """
+
+    kind: ClassVar[str]
+    own: ClassVar[Any]
+    path: str
+    format: str
+
+    def __post_init__(self) -> None:
+        if self.format not in self.formats():
+            more = "" if parts(self.kind) else " (published forms are read by the laboratory: pip install -e lab)"
+            raise ConfigError(f"format: expected one of {', '.join(self.formats())}, got {self.format!r}{more}")
+        taken = self.options(self.format)
+        for name in self._options():
+            if name not in taken and getattr(self, name) != getattr(type(self), name):
+                owners = " or ".join(repr(other) for other in self.formats() if name in self.options(other))
+                of = f"format {owners}" if owners else "a format that no package brings"
+                raise ConfigError(f"{name} belongs to {of}, the format is {self.format!r}")
+
+    @classmethod
+    def formats(cls) -> tuple[str, ...]:
+        """Names of the formats."""
+        return ("jsonl", *parts(cls.kind))
+
+    @classmethod
+    def options(cls, format: str) -> frozenset[str]:
+        """The options that a format has."""
+        known = () if format == "jsonl" else signature(load_part(cls.kind, format)).parameters
+        return frozenset(known) - {"path"}
+
+    def _options(self) -> list[str]:
+        return [one.name for one in fields(self) if one.name not in ("path", "format")]  # type: ignore[arg-type]
+
+    def read(self) -> Any:
+        """Read the examples.
+
+        Raises:
+            DataError: naming file, record and field.
+        """
+        if self.format == "jsonl":
+            return type(self).own(self.path)
+        taken = self.options(self.format)
+        return load_part(self.kind, self.format)(self.path, **{name: getattr(self, name) for name in taken})
 
 
 def require_unique(examples: Sequence[Identified], path: str | Path) -> None:

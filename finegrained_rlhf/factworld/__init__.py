@@ -6,7 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AnnotateFactWorld": "annotate",
-        "FactWorldOracle": "monitor",
+        "FactWorldOracle": "oracle",
         "FactWorldReport": "report",
         "GoldConfig": "writer",
         "MakeFactWorld": "make",

@@ -10,14 +10,17 @@ One sub-sentence should be one clause of the grammar. Then
   error of factuality, not a gap. A fact not given → Missing-Answer, an auxiliary one → Missing-Major-Auxiliary.
 
 Knows the grammar; does not know the writer, its habits or the popular values.
+
+The evaluation sees it as counts of true errors of any answer (`FactWorldOracle`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.factworld.grammar import (
     Clause,
@@ -29,7 +32,7 @@ from finegrained_rlhf.factworld.grammar import (
 )
 from finegrained_rlhf.feedback.outputs import OutputRecord
 from finegrained_rlhf.feedback.records import Feedback, MissingInfo, SpanError
-from finegrained_rlhf.text.segmentation import Segmenter, Span
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter, Span
 
 
 @dataclass(frozen=True)
@@ -287,3 +290,40 @@ def source_of(record: OutputRecord, segmenter: Segmenter) -> FactSource:
         return parse_source(record.question, split_passages(record.passages, segmenter))
     except DataError as error:
         raise error.at(record=record.id) from None
+
+
+class FactWorldOracle:
+    """True error rates by the oracle; satisfies `inference.monitor.ResponseMonitor`, as evaluation and PPO ask.
+
+    Args:
+        segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).
+    """
+
+    def __init__(self, segmenter: str = DEFAULT_SEGMENTER) -> None:
+        self._segmenter = SpacySegmenter(segmenter)
+
+    def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
+        """(found, of how many) over R responses, by rate; a rate is the first number over the second.
+
+        - `relevance_error_rate`: sub-sentences with a C1 error, of all sub-sentences;
+        - `factual_error_rate`: sentences with a C2 error, of all but those whose only error is C1;
+        - `completeness`: asked facts given, whatever their value, of all asked;
+        - `correct_share`: asked facts given with the passages' value, of all asked.
+
+        Raises:
+            DataError: a question or its passages do not follow the world's grammar.
+        """
+        rates = pool(self._judge(prompt, text) for prompt, text in zip(prompts, responses, strict=True))
+        return {
+            "relevance_error_rate": (rates.relevance_errors, rates.sub_sentences),
+            "factual_error_rate": (rates.factual_errors, rates.sentences),
+            "completeness": (rates.given, rates.asked),
+            "correct_share": (rates.correct, rates.asked),
+        }
+
+    def _judge(self, prompt: Prompt, response: str) -> Judgement:
+        known = prompt.metadata
+        try:
+            return judge_answer(known["question"], known["passages"], response, self._segmenter)
+        except DataError as error:
+            raise error.at(record=prompt.id) from None

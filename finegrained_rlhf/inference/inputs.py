@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.conversations import USER, Message
-from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
+from finegrained_rlhf.feedback.prompt_files import USER, Message, PromptInput, read_prompt_file
 from finegrained_rlhf.text.chat import ChatFormat, FusionConfig, PromptConfig
 from finegrained_rlhf.text.plain_text import TooLong, plain_token_ids
 from finegrained_rlhf.text.templates import context_text, conversation_text, evidence_text

@@ -16,11 +16,9 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.prompt_files import conversation_prompt
 from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.inference.inputs import prompts_for
-from finegrained_rlhf.inscit.data.ids import unique
-from finegrained_rlhf.inscit.data.passages import corpus_evidence
-from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, ResponseType
-from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader.targets import ReaderReply, read_joint, with_type
+from finegrained_rlhf.inscit.data import RESPONSE_TYPES, EvidencePassage, ResponseType, corpus_evidence, unique
+from finegrained_rlhf.inscit.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.reader import ReaderReply, read_joint, with_type
 from finegrained_rlhf.inscit.search import EvidenceQuery, evidence_query
 from finegrained_rlhf.inscit.types import evidence_text_of
 from finegrained_rlhf.models.encoders.classifier import TextClassifier

@@ -19,12 +19,17 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputFile, at_least, harmless
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
-from finegrained_rlhf.inscit.data.passages import corpus_passages, read_known_inscit
-from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
-from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
+from finegrained_rlhf.inscit.data import (
+    INSCIT_DATA,
+    InscitTurn,
+    corpus_passages,
+    read_inscit,
+    read_known_inscit,
+    turns_of,
+)
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.training.dpr.records import passage_rows
 
 EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns", "recent_turns"]

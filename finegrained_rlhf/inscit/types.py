@@ -18,10 +18,17 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
 from finegrained_rlhf.feedback.labelled_texts import LabelledText
-from finegrained_rlhf.inscit.data.passages import read_known_inscit
-from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
-from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
-from finegrained_rlhf.inscit.evaluation.scoring import type_scores
+from finegrained_rlhf.inscit.data import (
+    INSCIT_DATA,
+    RESPONSE_TYPES,
+    EvidencePassage,
+    InscitLabel,
+    InscitTurn,
+    read_inscit,
+    read_known_inscit,
+    turns_of,
+)
+from finegrained_rlhf.inscit.predictions import type_scores
 from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 

@@ -62,7 +62,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_inscit": "score predictions for INSCIT, or a baseline",
         "evaluate_response_types": "measure a classifier of INSCIT's response types",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
-        "evaluate_scai": "score a run of the SCAI-QReCC shared task",
         "attack_judge": "measure how often a judge obeys an answer",
     },
     "Feedback from people": {
@@ -105,6 +104,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 """Commands of the library itself."""
+
+LEFT = ("evaluate_scai", "read_public_feedback", *(f"{do}_human_evaluation" for do in ("make", "read", "score")))
+"""Commands that were the library's and are the laboratory's."""
 
 PLAIN_WORDS = {"runs": ("directory", False), "compare": ("runs", True)}
 """Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
@@ -191,6 +193,8 @@ def _named(arguments: list[str]) -> str:
 
         near = get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0].replace('_', '-')}?" if near else "finegrained --help lists the commands"
+        if name in LEFT:
+            hint = "it is the laboratory's: pip install -e lab in a checkout"
         print(f"error: no command {word!r}; {hint}", file=sys.stderr)
         sys.exit(2)
     return name

@@ -13,17 +13,16 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, TASK, MemoryAgent
 from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK
-from finegrained_rlhf.personalization.learners.coreset_agents import (
+from finegrained_rlhf.personalization.learners.coreset import (
     CONVERSATION_AGENTS,
     ConversationSettings,
     make_conversation_agent,
 )
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, Pahf
-from finegrained_rlhf.personalization.learners.prelude_agents import AgentSettings, check_agent, make_agent
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.learners.prelude import AgentSettings, check_agent, make_agent
+from finegrained_rlhf.personalization.retrieval import ContextEncoder
 from finegrained_rlhf.personalization.store.opening import open_memory
-from finegrained_rlhf.personalization.store.protocol import MemoryStore
-from finegrained_rlhf.personalization.store.records import Event
+from finegrained_rlhf.personalization.store.protocol import Event, MemoryStore
 from finegrained_rlhf.text.tables import markdown_table
 
 PAHF = "pahf"

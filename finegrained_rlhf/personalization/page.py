@@ -17,10 +17,9 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.core.markers import OutputFile, at_least
-from finegrained_rlhf.personalization.edits import EDIT, edit_cost
+from finegrained_rlhf.personalization.span_feedback import EDIT, edit_cost
 from finegrained_rlhf.personalization.store.opening import open_memory
-from finegrained_rlhf.personalization.store.protocol import UserHandle
-from finegrained_rlhf.personalization.store.records import Consent, Event, Note
+from finegrained_rlhf.personalization.store.protocol import Consent, Event, Note, UserHandle
 from finegrained_rlhf.report.charts.svg import ROUND, Chart, Line, figure
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.elements.page import PageSection, details, page, table

@@ -19,7 +19,7 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import AnswerOwner, drop_kept_answers
 from finegrained_rlhf.personalization.prompts import ask_for
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.retrieval import ContextEncoder
 
 
 @dataclass(frozen=True)

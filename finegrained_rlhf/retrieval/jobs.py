@@ -27,7 +27,7 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.retrieval.runs import write_trec_run
 
 _STREAM = "-"

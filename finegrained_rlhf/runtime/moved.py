@@ -1,7 +1,7 @@
 """What classes were called in configurations of version 0.2, so that runs made by it still open.
 
 A configuration names a class by the door of its package (`core/exports.py`). A class that is renamed gets a new door,
-and the old one leads to it here. Worlds and experiments left this package.
+and the old one leads to it here. Worlds, experiments, readers of published data and baselines left this package.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _LEFT = {
         ("FavaBench", "MqmSpans", "Prm800k", "RagTruth", "ReadPublicFeedback"),
     ),
     "finegrained_rlhf.conqrr": ("finegrained_lab.experiments.conqrr", ("WriteCanardCorpus",)),
+    "finegrained_rlhf.dialki": ("finegrained_lab.baselines", ("BertQaConfig", "WindowConfig")),
     "finegrained_rlhf.detoxification": (
         "finegrained_lab.experiments.detox",
         ("SplitByLabel", "SplitPrompts", "WriteLabelWords", "WriteScoredTexts"),
@@ -76,6 +77,7 @@ def _in_its_room(name: str) -> str:
 
 MOVED: Mapping[str, str] = {
     **_RENAMED,
+    "finegrained_rlhf.conqrr.EvaluateScai": "finegrained_lab.published.questions.EvaluateScai",
     **{f"{old}.{name}": f"{new}.{name}" for old, (new, names) in _LEFT.items() for name in names},
 }
 """`_target_` of version 0.2 → its name today; what moved with its whole room is in `_ROOMS`."""

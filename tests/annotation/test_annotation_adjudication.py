@@ -15,7 +15,7 @@ from finegrained_rlhf.annotation.adjudication import (
     central_correction,
     voted_preferences,
 )
-from finegrained_rlhf.annotation.reading.annotations import Annotation, write_annotations
+from finegrained_rlhf.annotation.annotations import Annotation, write_annotations
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import MissingInfo, SpanError

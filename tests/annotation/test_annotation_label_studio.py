@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from annotation_toy import ANSWER, item, project
 
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.tools.layout import PassageLayout
-from finegrained_rlhf.annotation.tools.registry import tool_named
+from finegrained_rlhf.annotation.forms import PassageLayout
+from finegrained_rlhf.annotation.reading import ReadAnnotations
+from finegrained_rlhf.annotation.tools import tool_named
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.feedback.labels import Suggestion

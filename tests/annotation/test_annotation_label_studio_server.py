@@ -16,8 +16,8 @@ import pytest
 from annotation_toy import ANSWER, OTHER, item, project, span
 from servers import free_port, program_named, serving
 
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.tools.registry import tool_named
+from finegrained_rlhf.annotation.reading import ReadAnnotations
+from finegrained_rlhf.annotation.tools import tool_named
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.feedback.labels import Suggestion
 

@@ -15,9 +15,9 @@ from browser import CONTRAST, PHONE, launched
 from playwright.sync_api import Browser, expect
 from report_toy import HOSTILE
 
-from finegrained_rlhf.annotation.page.page import annotation_page
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.reading.read import Imported, import_export
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.reading import Imported, import_export
+from finegrained_rlhf.annotation.tools import annotation_page
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.taxonomy import Taxonomy

@@ -13,7 +13,7 @@ from annotation_toy import item, project
 from browser import launched
 from playwright.sync_api import Browser, Page, expect
 
-from finegrained_rlhf.annotation.page.page import annotation_page
+from finegrained_rlhf.annotation.tools import annotation_page
 
 STORED = "Object.fromEntries(Object.keys(localStorage).map((key) => [key, localStorage.getItem(key)]))"
 

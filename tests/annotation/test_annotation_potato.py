@@ -15,9 +15,9 @@ from annotation_toy import ANSWER, OTHER, item, project, span, task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.tools.potato import ShownText
-from finegrained_rlhf.annotation.tools.registry import tool_named
+from finegrained_rlhf.annotation.potato import ShownText
+from finegrained_rlhf.annotation.reading import ReadAnnotations
+from finegrained_rlhf.annotation.tools import tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.feedback.labels import Suggestion

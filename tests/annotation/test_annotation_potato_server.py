@@ -17,9 +17,9 @@ from browser import launched
 from playwright.sync_api import Page
 from servers import free_port, program_named, serving
 
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.tools.potato import ShownText
-from finegrained_rlhf.annotation.tools.registry import tool_named
+from finegrained_rlhf.annotation.potato import ShownText
+from finegrained_rlhf.annotation.reading import ReadAnnotations
+from finegrained_rlhf.annotation.tools import tool_named
 
 pytestmark = pytest.mark.slow
 

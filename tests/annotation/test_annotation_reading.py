@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finegrained_rlhf.annotation.adjudication import Adjudicate
-from finegrained_rlhf.annotation.project.project import Project
-from finegrained_rlhf.annotation.reading.annotations import annotations_of, write_annotations
-from finegrained_rlhf.annotation.reading.read import Imported, ReadAnnotations, import_export
-from finegrained_rlhf.annotation.reading.spans import disjoint, located, utf16_offsets
-from finegrained_rlhf.annotation.tools.registry import TOOLS, tool_named
+from finegrained_rlhf.annotation.annotations import annotations_of, disjoint, located, utf16_offsets, write_annotations
+from finegrained_rlhf.annotation.project import Project
+from finegrained_rlhf.annotation.reading import Imported, ReadAnnotations, import_export
+from finegrained_rlhf.annotation.tools import TOOLS, tool_named
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback

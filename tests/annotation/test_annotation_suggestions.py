@@ -9,9 +9,8 @@ import pytest
 from annotation_toy import LAKE, item
 from remote_toy import FakeService, chat
 
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
-from finegrained_rlhf.annotation.project.suggestions import SuggestByJudge
+from finegrained_rlhf.annotation.items import AnnotationItem, SuggestByJudge
+from finegrained_rlhf.annotation.project import MakeAnnotationTasks
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs

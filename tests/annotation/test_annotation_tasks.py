@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
-from finegrained_rlhf.annotation.project.project import Project
-from finegrained_rlhf.annotation.project.selection import RandomSelection, choose_items
+from finegrained_rlhf.annotation.items import AnnotationItem, RandomSelection, choose_items
+from finegrained_rlhf.annotation.project import MakeAnnotationTasks, Project
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.labels import Suggestion

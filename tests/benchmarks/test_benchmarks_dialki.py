@@ -28,7 +28,7 @@ from benchmarks.dialki_workload import (  # noqa: E402
     make_examples,
 )
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder  # noqa: E402
+from finegrained_rlhf.dialki.finder import KnowledgeFinder  # noqa: E402
 from finegrained_rlhf.dialki.inputs.batches import collate, passages_to_search  # noqa: E402
 from finegrained_rlhf.dialki.model.model import DialkiModel  # noqa: E402
 from finegrained_rlhf.dialki.records import DialogueExample  # noqa: E402

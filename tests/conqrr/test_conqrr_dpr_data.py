@@ -12,10 +12,8 @@ import pytest
 from script_runs import run_script
 
 from finegrained_rlhf.conqrr import MakeQuestionDprData
-from finegrained_rlhf.conqrr.labels.files import write_labels
-from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteExample, write_rewrite_jsonl, write_rewrites
+from finegrained_rlhf.conqrr.labels import write_labels
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config

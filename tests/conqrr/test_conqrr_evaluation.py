@@ -13,7 +13,8 @@ import pytrec_eval
 from mills_toy import job, make_mills
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.evaluation.measure import (
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, query_of, read_cut, read_rewrites, write_rewrites
+from finegrained_rlhf.conqrr.measures import (
     Wording,
     find_passages,
     groups_of,
@@ -22,9 +23,6 @@ from finegrained_rlhf.conqrr.evaluation.measure import (
     score_queries,
     wording_of,
 )
-from finegrained_rlhf.conqrr.queries import query_of, read_cut, read_rewrites, write_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
-from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
@@ -70,6 +68,7 @@ def test_by_hand() -> None:
     assert original.overall["mrr"] == pytest.approx(scores.overall["mrr"] * 4 / 5)
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_ndcg_counts_the_grades_of_the_judgements(tmp_path: Path) -> None:
     """Grades 1, 4, 3 in rank order, from CAsT's files: (1 + 4 / log2 3 + 3 / 2) / (4 + 3 / log2 3 + 1 / 2) = 0.786.
 

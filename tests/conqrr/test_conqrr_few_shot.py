@@ -13,19 +13,18 @@ from chat_toy import save_chat_model
 from conqrr_toy import make_files, questions
 from remote_toy import FakeService, chat
 
-from finegrained_rlhf.conqrr.few_shot.job import RewriteFewShot
-from finegrained_rlhf.conqrr.few_shot.prompting import (
+from finegrained_rlhf.conqrr.data import RewriteExample, read_cut, read_rewrites, write_rewrite_jsonl
+from finegrained_rlhf.conqrr.few_shot import (
+    EndpointWriter,
     FewShotConfig,
+    PolicyWriter,
+    RewriteFewShot,
     few_shot_prompt,
     line_is_whole,
     ranked_demonstrations,
     rewrite_in,
 )
-from finegrained_rlhf.conqrr.few_shot.writers import EndpointWriter, PolicyWriter
-from finegrained_rlhf.conqrr.queries import read_cut, read_rewrites
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
+from finegrained_rlhf.conqrr.rewriting import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.runtime.remote.client import RemoteConfig

@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.labels.choose import LabelConfig, Labelling, label_passages
-from finegrained_rlhf.conqrr.labels.files import LabelPassages, read_labels, write_labels
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteData, RewriteExample, write_rewrite_jsonl
+from finegrained_rlhf.conqrr.labels import (
+    LabelConfig,
+    Labelling,
+    LabelPassages,
+    label_passages,
+    read_labels,
+    write_labels,
+)
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.dialogue.records import Passage

@@ -13,8 +13,8 @@ import pytest
 import scipy.stats
 from mills_toy import job, make_mills
 
-from finegrained_rlhf.conqrr.evaluation.questions import CompareSystems, comparison_table, gold_ranks
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteExample
+from finegrained_rlhf.conqrr.measures import CompareSystems, comparison_table, gold_ranks
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.metrics.significance import cluster_sums, clustered_t, holm, paired_test, randomization_p

@@ -19,10 +19,16 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from script_runs import ROOT
 
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.rewards.base import RewardInputs
-from finegrained_rlhf.conqrr.rewards.guard import GuardedReward, guard_penalty
-from finegrained_rlhf.conqrr.rewards.passages import PassageRank, RetrievedRank, pool_ranks, rank_values
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteExample
+from finegrained_rlhf.conqrr.rewards import (
+    GuardedReward,
+    PassageRank,
+    RetrievedRank,
+    RewardInputs,
+    guard_penalty,
+    pool_ranks,
+    rank_values,
+)
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters

@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 from conqrr_toy import make_files, questions
 
-from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
-from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank, best_by_rank
-from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, words_of
-from finegrained_rlhf.conqrr.rewriting.job import Rewrite
-from finegrained_rlhf.conqrr.rewriting.rewrite import QueryRewriter, last_question, matching_alpha
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, write_rewrites
+from finegrained_rlhf.conqrr.rewriter import QueryRewriter, last_question, matching_alpha
+from finegrained_rlhf.conqrr.rewriting import BestOfRank, Rewrite, RewritingConfig, best_by_rank, words_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.retrieval.protocol import Hit
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.rollout.beam import Hypothesis, best
 from finegrained_rlhf.runtime.processes import Processes
 

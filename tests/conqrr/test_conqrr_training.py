@@ -17,16 +17,12 @@ from hypothesis import strategies as st
 from ppo_toy import run_together
 from rl_toy import tokenizer
 
-from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_prompts
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.rewards.base import ShuffledReward
-from finegrained_rlhf.conqrr.rewards.passages import PoolReward, pool_ids, pool_ranks
-from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
-from finegrained_rlhf.conqrr.rewriting.rewrite import QueryRewriter
-from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
-from finegrained_rlhf.conqrr.training.job import TrainConqrr
-from finegrained_rlhf.conqrr.training.validation import RewriteValidation, fixed_batches
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteData, RewriteExample
+from finegrained_rlhf.conqrr.inputs import RewriteTemplate, imitations, labelled_share, rewrite_prompts, stored_template
+from finegrained_rlhf.conqrr.rewards import PoolReward, ShuffledReward, pool_ids, pool_ranks
+from finegrained_rlhf.conqrr.rewriter import QueryRewriter
+from finegrained_rlhf.conqrr.rewriting import RewritingConfig
+from finegrained_rlhf.conqrr.training import RewriteValidation, TrainConqrr, fixed_batches
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.metrics.functions import rouge1_scores

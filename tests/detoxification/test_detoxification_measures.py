@@ -8,14 +8,14 @@ import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.detoxification import EvaluateDetox
-from finegrained_rlhf.detoxification.evaluation.evaluate import (
+from finegrained_rlhf.detoxification.evaluation import (
+    JudgedText,
     MeasuredPrompt,
     MeasuredText,
     distinct_by_ngrams,
     distinct_by_words,
     summarise_continuations,
 )
-from finegrained_rlhf.detoxification.evaluation.perplexity import JudgedText
 from finegrained_rlhf.inference.measure import repeated_share
 
 

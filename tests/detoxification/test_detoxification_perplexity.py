@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.detoxification.evaluation.perplexity import JudgeModel
+from finegrained_rlhf.detoxification.evaluation import JudgeModel
 from finegrained_rlhf.models.tiny import TinyGPT2Config
 from finegrained_rlhf.models.tiny_networks import make_tiny_models
 

@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki
 
-from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import length_edges
+from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.jobs import EvaluateDialki, IdentifyKnowledge
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.model.search import SearchConfig
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.scores import Coverage, Searched, length_edges
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 
 FIRST_TWO = SearchConfig(max_passages=2)
@@ -113,6 +111,7 @@ def wizard_file(path: Path) -> None:
     path.write_text(json.dumps([row, row]))
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_metrics_of_a_run_take_the_borders_of_its_data_set(bert: Path, tmp_path: Path) -> None:
     assert length_edges("wow") == {"context": (2, 5), "document": (800, 1600)}
     assert length_edges("doc2dial")["document"] == length_edges("jsonl")["document"] == (500, 1000)

@@ -10,13 +10,13 @@ from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki, toy_examp
 from transformers import AutoModel, RobertaConfig, RobertaModel
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import collate, passages_to_search
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.units import joined
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.model.model import load_dialki, new_dialki
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 from finegrained_rlhf.models.encoders.model import repeat_positions

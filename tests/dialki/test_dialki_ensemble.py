@@ -11,17 +11,13 @@ from dialki_toy import CORPUS, dialogue, save_bert, tiny_dialki, toy_examples, w
 from script_runs import rows
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel
-from finegrained_rlhf.dialki.baselines.config import BertQaConfig, WindowConfig
-from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder, mean_scores
-from finegrained_rlhf.dialki.finding.finder import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.finder import EnsembleFinder, Found, KnowledgeFinder, mean_scores
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.jobs import EvaluateDialki, IdentifyKnowledge
 from finegrained_rlhf.dialki.model.heads import MASKED, NextScores
 from finegrained_rlhf.dialki.model.model import DialkiModel, new_model
 from finegrained_rlhf.dialki.model.search import SearchConfig
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Turn
 from finegrained_rlhf.models.tiny_networks import build_tokenizer, encoder_tokenizer
@@ -149,12 +145,14 @@ def test_models_that_do_not_read_alike_are_one_clear_error(folder: Path, tmp_pat
     logits = model(folder, search=SearchConfig(select_by="logits"))
     with pytest.raises(ConfigError, match="ensemble: γ of the first model is compared with logits"):
         EnsembleFinder([logits, first])
-    with pytest.raises(ConfigError, match="expected DIALKI or Multi-Sentence"):
-        load_finder(_bertqa(folder, tmp_path), ensemble=[folder / "one"])
 
 
-def _bertqa(folder: Path, path: Path) -> Path:
-    """An untrained BERTQA."""
+@pytest.mark.needs("finegrained_lab")
+def test_another_system_is_no_member(folder: Path, tmp_path: Path) -> None:
+    from finegrained_lab.baselines.bertqa import BertQaModel
+    from finegrained_lab.baselines.config import BertQaConfig, WindowConfig
+
     config = BertQaConfig(inputs=InputConfig(160, 80), windows=WindowConfig(20))
-    new_model(folder / "bert", config, BertQaModel).save(path / "qa")  # type: ignore[arg-type]
-    return path / "qa"
+    new_model(folder / "bert", config, BertQaModel).save(tmp_path / "qa")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="expected DIALKI or Multi-Sentence"):
+        load_finder(tmp_path / "qa", ensemble=[folder / "one"])

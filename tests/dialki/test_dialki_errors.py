@@ -11,13 +11,11 @@ from dialki_toy import dialogue, passage, save_bert, tiny_dialki
 from script_runs import rows
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.evaluation.answers import Answered
-from finegrained_rlhf.dialki.evaluation.errors import knowledge_error, write_errors
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.finding.coverage import Searched
-from finegrained_rlhf.dialki.finding.finder import Found
-from finegrained_rlhf.dialki.finding.scores import score_answer
+from finegrained_rlhf.dialki.evaluation import Answered, knowledge_error, write_errors
+from finegrained_rlhf.dialki.finder import Found
+from finegrained_rlhf.dialki.jobs import EvaluateDialki
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.scores import Searched, score_answer
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 
@@ -103,6 +101,7 @@ def test_the_page_shows_what_a_reader_needs(tmp_path: Path) -> None:
         assert words in page
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_an_evaluation_writes_the_sample(tmp_path: Path) -> None:
     write_doc2dial_files(tmp_path)
     save_bert(tmp_path / "bert", layers=1)

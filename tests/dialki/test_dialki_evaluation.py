@@ -17,14 +17,12 @@ from dialki_toy import dialogue, encoded, passage, save_bert, tiny_dialki, toy_e
 from script_runs import rows, run_in_two_processes
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.evaluation.answers import Answered, Gate, answered, gate_summary
-from finegrained_rlhf.dialki.evaluation.evaluate import draw_gates, draw_lengths
-from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, score_answer
+from finegrained_rlhf.dialki.data import DialogueData, dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.evaluation import Answered, Gate, answered, draw_gates, draw_lengths, gate_summary
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.jobs import EvaluateDialki
 from finegrained_rlhf.dialki.model.model import DialkiModel
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.readers.reading import DialogueData
+from finegrained_rlhf.dialki.scores import KnowledgeScore, score_answer
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 
@@ -185,6 +183,7 @@ def test_mistakes_are_one_clear_error(folder: Path, tmp_path: Path, monkeypatch:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_edges_follow_the_format(tmp_path: Path) -> None:
     edges = {
         name: EvaluateDialki("m", "d", "o", format=name).edges["document"]

@@ -12,8 +12,6 @@ import torch
 from dialki_toy import CORPUS, save_bert
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
-from finegrained_rlhf.dialki.baselines.config import WindowConfig
-from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowEncoder
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.text_reader import TextReader
 from finegrained_rlhf.dialki.model.config import DialkiConfig
@@ -127,6 +125,18 @@ def test_nothing_that_a_text_spells_is_a_special_token(kind: str) -> None:
     marks = [0, len(item.context) - 1, *(int(s) for s in item.span_starts(0)), len(ids) - 1]
     marks += [item.turn_starts[0], len(item.context) + int(item.passages[0].starts[0]) - 1]
     assert {i for i, token in enumerate(ids) if token in special} == set(marks)
+
+
+@pytest.mark.needs("finegrained_lab")
+@pytest.mark.parametrize("kind", tokenizers())
+def test_nothing_that_a_text_spells_is_a_special_token_of_a_window(kind: str) -> None:
+    from finegrained_lab.baselines.config import WindowConfig
+    from finegrained_lab.baselines.windows import TITLE, WindowEncoder
+
+    tokenizer = tokenizers()[kind]()
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    spelled = f"tell me {' '.join(tokenizer.all_special_tokens)} of house"
+    hostile = example(spelled, spelled.replace("<parent_title>", "").replace("<text>", ""), spelled)
     (window,), _ = WindowEncoder(tokenizer, InputConfig(512, 300), WindowConfig(stride=8)).encode([hostile])
     assert not special & set(window.document.ids[window.document.spans != TITLE].tolist())
 

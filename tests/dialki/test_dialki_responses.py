@@ -13,12 +13,11 @@ from dialki_toy import CORPUS, dialogue, passage, save_bert, tiny_dialki
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.dialki.readers.jsonl import write_dialogues
+from finegrained_rlhf.dialki.data import write_dialogues
+from finegrained_rlhf.dialki.generation import response_metrics
+from finegrained_rlhf.dialki.jobs import GenerateResponses
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
-from finegrained_rlhf.dialki.responses.data import MakeResponseData
-from finegrained_rlhf.dialki.responses.generate import response_metrics
-from finegrained_rlhf.dialki.responses.inputs import KNOWLEDGE_INPUTS, ResponseInput
-from finegrained_rlhf.dialki.responses.job import GenerateResponses
+from finegrained_rlhf.dialki.responses import KNOWLEDGE_INPUTS, MakeResponseData, ResponseInput
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.inference.config import DecodingConfig
@@ -159,8 +158,8 @@ def test_inputs_without_a_place_need_no_gold(folder: Path, tmp_path: Path, knowl
 
 
 def test_found_knowledge_needs_no_gold_and_is_scored_where_there_is(folder: Path, tmp_path: Path) -> None:
-    from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-    from finegrained_rlhf.dialki.readers.reading import DialogueData
+    from finegrained_rlhf.dialki.data import DialogueData
+    from finegrained_rlhf.dialki.finder import KnowledgeFinder
 
     report = make(folder, tmp_path, dialki=str(folder / "dialki"), batch_size=1)
     assert report["train"]["prompts"] == 2 and report["train"]["knowledge_passage_accuracy"] in (0, 1)
@@ -224,7 +223,7 @@ def test_one_dialogue_about_a_page(folder: Path, tmp_path: Path, capsys: pytest.
         ({"turns": ["hello"]}, "either input, or turns and document"),
         ({"batch_size": 0}, "batch_size"),
         ({"decoding": DecodingConfig(n=2, temperature=1.0)}, "leave decoding.n at 1"),
-        ({"keep_unlabelled": True}, "keep_unlabelled belongs to format 'doc2dial'"),
+        ({"keep_unlabelled": True}, "keep_unlabelled belongs to .*, the format is 'jsonl'"),
     ],
 )
 def test_wrong_settings_are_named(folder: Path, tmp_path: Path, changes: dict, message: str) -> None:

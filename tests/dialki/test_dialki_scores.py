@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import collections
-import json
 import random
 import re
 import string
-from pathlib import Path
 
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.finding.scores import (
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.scores import (
     KnowledgeScore,
     flattened,
     length_edges,
@@ -20,8 +19,6 @@ from finegrained_rlhf.dialki.finding.scores import (
     summaries,
     summary,
 )
-from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
-from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 # The definition of the SQuAD v2 evaluation, written from its description: normalised answers, their tokens in common.
@@ -84,35 +81,6 @@ def test_empty_texts_match_and_runs_of_spans_are_joined() -> None:
         score_answer(example(passages, ()), 0, "x")
 
 
-def test_doc2dials_reference_over_two_sections_is_one_text(tmp_path: Path) -> None:
-    """What the shared task's script says of each answer, worked by hand from its reference `doc_text[first : last]`."""
-    spans = [("Fees", "Pay ten dollars. "), ("Fees", "Cards work. "), ("Tests", "Read charts. "), ("Tests", "Drive.")]
-    rows, text = {}, ""
-    for number, (title, span) in enumerate(spans, start=1):
-        bounds = {"start_sp": len(text), "end_sp": len(text) + len(span)}
-        rows[str(number)] = {"text_sp": span, "title": title, **bounds}
-        text += span
-    references = [{"sp_id": number} for number in ("3", "2")]
-    turns = [{"turn_id": 1, "role": "user", "utterance": "How?"}, {"turn_id": 2, "role": "agent", "utterance": "So."}]
-    turns[1]["references"] = references
-    (tmp_path / "doc2dial_doc.json").write_text(
-        json.dumps({"doc_data": {"d": {"D": {"doc_text": text, "spans": rows}}}})
-    )
-    dialogues = {"dial_data": {"d": {"D": [{"dial_id": "x", "turns": turns}]}}}
-    (tmp_path / "dial.json").write_text(json.dumps(dialogues))
-    (labelled,) = read_doc2dial(tmp_path / "dial.json").examples
-    assert labelled.reference_texts == ("Cards work. Read charts. ",)
-    for answer, exact, f1 in [
-        ("Cards work.", 0.0, 2 / 3),  # 2 of 4 words: P 1, R 1/2. The best of the two parts would be 1 and 1.
-        ("Read charts.", 0.0, 2 / 3),
-        ("Pay ten dollars. Cards work.", 0.0, 2 * (2 / 5) * (2 / 4) / (2 / 5 + 2 / 4)),
-        ("the cards work! read charts", 1.0, 1.0),
-        ("Drive.", 0.0, 0.0),
-    ]:
-        score = score_answer(labelled, labelled.gold[0].passage, answer)
-        assert (score.exact, score.f1) == (exact, pytest.approx(f1))
-
-
 def test_groups_by_hand() -> None:
     passage = (Passage("p", "", ("x",)),)
     gold = (Knowledge(0, 0, 0),)
@@ -123,7 +91,7 @@ def test_groups_by_hand() -> None:
         (example(passage, gold, 7), bad, 1001),
         (example(passage, gold, 9, unseen=True), good, 10),
     ]
-    groups = summaries(*map(list, zip(*rows, strict=True)), length_edges("doc2dial"))  # type: ignore[arg-type, call-arg]
+    groups = summaries(*map(list, zip(*rows, strict=True)), length_edges("jsonl"))  # type: ignore[arg-type, call-arg]
     assert groups["all"] == {"examples": 4, "exact_match": 0.5, "f1": 0.75, "passage_accuracy": 0.5}
     counts = {name: values["examples"] for name, values in groups.items()}
     assert counts == {

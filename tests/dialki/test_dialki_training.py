@@ -14,14 +14,14 @@ from dialki_toy import dialogue, encoded, job, passage, save_bert, tiny_dialki, 
 from share_toy import Share
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
-from finegrained_rlhf.dialki.evaluation.identify import document_passages, spoken_dialogue
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import score_answer
+from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.jobs import document_passages, spoken_dialogue
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.model.model import load_dialki
 from finegrained_rlhf.dialki.model.search import SearchConfig
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.scores import score_answer
 from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer
 from finegrained_rlhf.dialogue.records import Passage, Turn

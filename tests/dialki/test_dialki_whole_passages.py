@@ -15,8 +15,9 @@ from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki
 from share_toy import Share
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki import BertQaConfig, DialkiBatchConfig, DialkiConfig, LossConfig, SearchConfig, TrainDialki
-from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki import DialkiBatchConfig, DialkiConfig, LossConfig, SearchConfig, TrainDialki
+from finegrained_rlhf.dialki.data import parse_dialogue
+from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Targets, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputEncoder
 from finegrained_rlhf.dialki.inputs.report import InputReport
@@ -24,7 +25,6 @@ from finegrained_rlhf.dialki.model.heads import MASKED, NextScores
 from finegrained_rlhf.dialki.model.model import DialkiModel, load_dialki
 from finegrained_rlhf.dialki.model.objective import binary_loss, objective
 from finegrained_rlhf.dialki.model.search import tune_threshold
-from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer
 from finegrained_rlhf.dialogue.records import Knowledge, Passage
@@ -207,10 +207,6 @@ def test_settings_that_do_not_go_together(bert: Path, tmp_path: Path) -> None:
         DialkiConfig(threshold=2.0, search=SearchConfig(select_by="sigmoid"))
     with pytest.raises(ConfigError, match="losses.gold: each asks of passages without spans"):
         job(tmp_path, tmp_path / "run", losses=LossConfig(gold="each"))
-    with pytest.raises(ConfigError, match="BERTQA has no logits of passages"):
-        BertQaConfig(search=SearchConfig(select_by="logits"))
-    with pytest.raises(ConfigError, match="units=passages"):
-        BertQaConfig(units="whole")
 
 
 @pytest.mark.parametrize("gold", ["one", "each"])

@@ -10,7 +10,7 @@ import pytest
 from finegrained_rlhf.core.checks import as_flag, as_index, as_list, as_object
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.sources import Reading
-from finegrained_rlhf.dialki.readers.reading import DialogueData
+from finegrained_rlhf.dialki.data import DialogueData
 from finegrained_rlhf.dialogue.records import Dialogue, Knowledge, Passage, Turn, check_turns
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS, full_title, plain_title
 from finegrained_rlhf.feedback import records as feedback
@@ -92,13 +92,8 @@ def test_a_reading_counts_what_was_read_and_refuses_nothing_and_twice(tmp_path: 
 
 
 def test_dialogue_data_names_its_files() -> None:
-    source = DialogueData("d/dial.json", "doc2dial", seen_in="t.json")
-    assert source.files == {
-        "path": Path("d/dial.json"),
-        "documents": Path("d/doc2dial_doc.json"),
-        "seen_in": Path("t.json"),
-    }
-    assert DialogueData("x.jsonl").files == {"path": Path("x.jsonl")}
+    source = DialogueData("x.jsonl")
+    assert source.files == {"path": Path("x.jsonl")}
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from pyarrow import parquet
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.conversations import Message
-from finegrained_rlhf.feedback.prompt_files import PromptInput, PromptSource, read_prompt_file
+from finegrained_rlhf.feedback.prompt_files import Message, PromptInput, PromptSource, read_prompt_file
 
 ROWS: list[dict[str, Any]] = [
     {"id": "plain", "text": "the cat"},

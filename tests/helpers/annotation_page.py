@@ -12,8 +12,8 @@ from annotation_toy import item, project
 from browser import Opened
 from playwright.sync_api import Browser, Page
 
-from finegrained_rlhf.annotation.page.page import annotation_page
-from finegrained_rlhf.annotation.project.items import AnnotationItem
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.tools import annotation_page
 from finegrained_rlhf.feedback.labels import Suggestion
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 

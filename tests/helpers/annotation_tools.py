@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finegrained_rlhf.annotation.tools.forms import pair_choices
-from finegrained_rlhf.annotation.tools.layout import PassageLayout
-from finegrained_rlhf.annotation.tools.potato import user_of
+from finegrained_rlhf.annotation.forms import PassageLayout, pair_choices
+from finegrained_rlhf.annotation.potato import user_of
 from finegrained_rlhf.feedback.records import pair_order
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT, Project, assign
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.project import EXPORT_FORMAT, Project, assign
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import FIRST, SECOND, FeedbackRecord, pair_order
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finegrained_rlhf.conqrr.labels.files import write_labels
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.conqrr.data import PassageLabel, RewriteExample, write_rewrite_jsonl
+from finegrained_rlhf.conqrr.labels import write_labels
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 from finegrained_rlhf.models.tiny import TinyT5Config
 from finegrained_rlhf.models.tiny_networks import build_t5, build_tokenizer
 from finegrained_rlhf.models.weights.saving import save_policy
-from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25LightConfig
 
 PEOPLE = ("Ada", "Bob", "Cleo", "Dan", "Eve", "Finn")
 THINGS = {"car": "red", "boat": "blue", "house": "green"}

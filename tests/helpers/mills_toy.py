@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.evaluation.evaluate import EvaluateRewrites
-from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteExample, write_rewrite_jsonl, write_rewrites
+from finegrained_rlhf.conqrr.evaluation import EvaluateRewrites
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 

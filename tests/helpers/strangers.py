@@ -19,9 +19,9 @@ from inscit_toy import conversations
 from report_toy import write_lines, write_toy_run
 from rl_toy import model, tokenizer
 
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
+from finegrained_rlhf.conqrr.data import write_rewrite_jsonl
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
 from finegrained_rlhf.dialogue.records import Turn
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config

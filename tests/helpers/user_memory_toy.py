@@ -14,8 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from finegrained_rlhf.personalization.store.memory import UserMemory  # noqa: E402
 from finegrained_rlhf.personalization.store.postgres import PostgresMemory  # noqa: E402
-from finegrained_rlhf.personalization.store.protocol import UserHandle  # noqa: E402
-from finegrained_rlhf.personalization.store.records import NoteChange, NoteConflictError  # noqa: E402
+from finegrained_rlhf.personalization.store.protocol import (  # noqa: E402
+    NoteChange,
+    NoteConflictError,
+    UserHandle,  # noqa: E402
+)
 
 SECRET = "canary-of-the-one-who-is-forgotten"
 

@@ -11,7 +11,7 @@ from evaluation_toy import WordScorer
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.factworld.make import MakeFactWorld, to_example
-from finegrained_rlhf.factworld.monitor import FactWorldOracle
+from finegrained_rlhf.factworld.oracle import FactWorldOracle
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample

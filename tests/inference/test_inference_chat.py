@@ -16,9 +16,8 @@ from transformers import AutoModelForCausalLM
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.conversations import Message
 from finegrained_rlhf.feedback.outputs import read_outputs
-from finegrained_rlhf.feedback.prompt_files import PromptInput
+from finegrained_rlhf.feedback.prompt_files import Message, PromptInput
 from finegrained_rlhf.inference.generator import load_policy
 from finegrained_rlhf.inference.inputs import encode_inputs, encode_prompts, prompts_for, read_prompts
 from finegrained_rlhf.inference.jobs import Evaluate, Generate, SampleOutputs

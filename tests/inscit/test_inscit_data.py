@@ -13,17 +13,15 @@ from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.inscit.data.inspection import InspectInscit, inscit_counts
-from finegrained_rlhf.inscit.data.passages import read_known_inscit
-from finegrained_rlhf.inscit.data.reading import read_inscit, write_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.evaluation.evaluate import EvaluateInscit
-from finegrained_rlhf.inscit.identifier.data import MakeIdentifierData
-from finegrained_rlhf.inscit.reader.inputs import MakeReaderInputs
+from finegrained_rlhf.inscit.candidates import MakeIdentifierData
+from finegrained_rlhf.inscit.data import read_inscit, read_known_inscit, turns_of, write_inscit
+from finegrained_rlhf.inscit.evaluation import EvaluateInscit
+from finegrained_rlhf.inscit.inspection import InspectInscit, inscit_counts
+from finegrained_rlhf.inscit.reader import MakeReaderInputs
 from finegrained_rlhf.inscit.search import RetrieveEvidence
 from finegrained_rlhf.inscit.types import MakeResponseTypes
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import build_store
+from finegrained_rlhf.retrieval.passages import build_store
 
 
 @pytest.fixture

@@ -16,26 +16,23 @@ from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitLabel, InscitTurn, turns_of
-from finegrained_rlhf.inscit.evaluation.evaluate import EvaluateInscit, inscit_scores
-from finegrained_rlhf.inscit.evaluation.predictions import (
+from finegrained_rlhf.inscit.data import EvidencePassage, InscitLabel, InscitTurn, read_inscit, turns_of
+from finegrained_rlhf.inscit.evaluation import EvaluateInscit, inscit_scores
+from finegrained_rlhf.inscit.predictions import (
     NO_INFORMATION,
     InscitPrediction,
-    last_turn,
-    most_frequent,
-    read_predictions,
-    read_retrieved,
-    write_predictions,
-)
-from finegrained_rlhf.inscit.evaluation.scoring import (
     bleu_counts,
     bleu_of_counts,
+    last_turn,
+    most_frequent,
     passage_f1,
+    read_predictions,
+    read_retrieved,
     response_f1,
     responses_bleu,
     retrieval_scores,
     scored_turn,
+    write_predictions,
 )
 from finegrained_rlhf.retrieval.protocol import Hit
 

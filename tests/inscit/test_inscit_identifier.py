@@ -10,14 +10,12 @@ from inscit_toy import GOAT, MILK, conversations
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
+from finegrained_rlhf.dialki.data import read_dialogue_jsonl
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.inscit import IdentifyEvidence, MakeIdentifierData
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.identifier.candidates import candidate_recall
-from finegrained_rlhf.inscit.identifier.identify import read_identifier_data, read_selection
-from finegrained_rlhf.inscit.identifier.selection import EvidenceSelection, tuned_selection
+from finegrained_rlhf.inscit.candidates import EvidenceSelection, candidate_recall, tuned_selection
+from finegrained_rlhf.inscit.data import read_inscit, turns_of
+from finegrained_rlhf.inscit.identification import read_identifier_data, read_selection
 
 MILK_ID, GOAT_ID = MILK["passage_id"], GOAT["passage_id"]
 OTHER, SHEEP = "Sheep (animal):4", "Sheep (animal):5"

@@ -13,11 +13,10 @@ from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
 from finegrained_rlhf.dialki import DialkiBatchConfig, DialkiConfig, InputConfig, LossConfig, SearchConfig
 from finegrained_rlhf.dialki.model.model import new_dialki
 from finegrained_rlhf.inscit import EvaluateInscit, IdentifyEvidence, MakeIdentifierData
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import read_predictions
-from finegrained_rlhf.inscit.identifier.identify import read_selection
-from finegrained_rlhf.inscit.identifier.selection import EvidenceSelection
+from finegrained_rlhf.inscit.candidates import EvidenceSelection
+from finegrained_rlhf.inscit.data import read_inscit, turns_of
+from finegrained_rlhf.inscit.identification import read_selection
+from finegrained_rlhf.inscit.predictions import read_predictions
 
 NUMBERS = "one two three four five six seven eight nine".split()
 

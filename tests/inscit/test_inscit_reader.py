@@ -12,11 +12,11 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inscit import EvaluateInscit, MakeReaderInputs, ReadReaderOutputs
-from finegrained_rlhf.inscit.data.ids import with_gold
-from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader.targets import joint_target, read_joint
+from finegrained_rlhf.inscit.data import with_gold
+from finegrained_rlhf.inscit.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.reader import joint_target, read_joint
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import build_store
+from finegrained_rlhf.retrieval.passages import build_store
 
 MILK_ID, GOAT_ID, OUTLINE_ID = (passage["passage_id"] for passage in (MILK, GOAT, OUTLINE))
 TURNS = [("food_level1_dial24", 1), ("food_level1_dial24", 2), ("food_level1_dial24", 3), ("top3_dial12", 1)]

@@ -11,13 +11,12 @@ from inscit_toy import GOAT, MILK, OUTLINE, conversations
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.inscit import EvaluateInscit, MakeDprData, RetrieveEvidence
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import read_retrieved
+from finegrained_rlhf.inscit.data import read_inscit, turns_of
+from finegrained_rlhf.inscit.predictions import read_retrieved
 from finegrained_rlhf.inscit.search import evidence_query, write_retrieved
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import build_store
+from finegrained_rlhf.retrieval.passages import build_store
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import in_trec_order
 from finegrained_rlhf.training.dpr.records import read_dpr_records

@@ -189,7 +189,6 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
     ("fuse_runs", ("inputs=run.trec", "output=o"), "inputs: expected a list of"),
     ("evaluate", ("checkpoint=folder", "data=prompts.jsonl", "output=o.json"), "folder"),
     ("evaluate_reward_model", ("path=folder", "data=null.json", "output=o.json"), ""),
-    ("evaluate_scai", ("data=null.json", "predictions=null.json"), "null.json"),
     ("evaluate_inscit", ("data=number.json", "predictions=null.json"), "number.json"),
     ("evaluate_inscit", ("data=null.json",), ""),
     ("rewrite", ("checkpoint=whole", "turns=[a,b]"), "turns: expected question, answer"),

@@ -523,6 +523,7 @@ def test_the_papers_configuration_of_reward_models(
     ("experiment", "length", "spans", "passages", "alpha", "epochs"),
     [("doc2dial", 512, 5, 8, 1.0, 20), ("wow", 384, 1, 10, 0.5, 10)],
 )
+@pytest.mark.needs("finegrained_lab")
 def test_the_papers_configuration_of_dialki(
     experiment: str, length: int, spans: int, passages: int, alpha: float, epochs: int
 ) -> None:
@@ -540,6 +541,7 @@ def test_the_papers_configuration_of_dialki(
     assert (optimizer.max_grad_norm, optimizer.schedule) == (1.0, "linear")
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_the_baselines_of_dialki() -> None:
     """Thesis, section 3.3.3: the next loss alone, whatever an experiment says; BERTQA's numbers are Doc2Dial's."""
     for experiment in ("doc2dial", "wow"):

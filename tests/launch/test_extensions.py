@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from script_runs import ROOT, run_process
 
+from finegrained_rlhf.conqrr.data import RewriteData
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.extensions import extensions, packages
 from finegrained_rlhf.core.fields import is_ours
 from finegrained_rlhf.launch.app import run_command
 from finegrained_rlhf.launch.checks.foreign import classes_of_project
-from finegrained_rlhf.launch.commands import all_commands, overview
+from finegrained_rlhf.launch.commands import LEFT, NAMES, all_commands, main, overview
 
 COMMANDS = '["Measure"]\nmeasure_waves = "measure waves"\nevaluate = "not ours"\nno_file = "has no configuration"\n'
 MODULE = '''"""Waves."""
@@ -110,12 +112,27 @@ def test_an_entry_that_names_no_package_brings_nothing(
     assert joined(write_package(tmp_path / "site-packages", entry=entry)) == before
 
 
+def test_a_package_brings_a_reader_of_its_own(
+    tmp_path: Path, joined: Callable[[Path], tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_package(tmp_path / "site-packages")
+    (place / "waves/parts.toml").write_text('[questions]\nwave = "waves.read_waves"\nfar = "os.path.join"\n')
+    with (place / "waves/__init__.py").open("a") as module:
+        module.write("\n\ndef read_waves(path, unknown='keep'):\n    return f'{path} {unknown}'\n")
+    joined(place)
+    assert "wave" in RewriteData.formats() and "far" not in RewriteData.formats() and "waves" not in sys.modules
+    assert RewriteData("x", "wave", unknown="drop").read() == "x drop"
+    with pytest.raises(ConfigError, match=r"part belongs to .*, the format is 'wave'"):
+        RewriteData("x", "wave", part="dev")
+
+
 def test_what_cannot_be_read_brings_nothing(tmp_path: Path, joined: Callable[[Path], tuple[str, ...]]) -> None:
     place = write_package(tmp_path / "site-packages")
     for text in (b"Measure = 3\n", b"not toml", b"\xff"):
         (place / "waves/commands.toml").write_bytes(text)
+        (place / "waves/parts.toml").write_bytes(text)
         joined(place)
-        assert [dict(e.commands) for e in extensions() if e.package == "waves"] == [{}]
+        assert [(dict(e.commands), dict(e.parts)) for e in extensions() if e.package == "waves"] == [({}, {})]
 
 
 def test_its_options_and_classes_count_and_ours_come_first(
@@ -164,3 +181,18 @@ def test_the_library_names_no_package_that_joins() -> None:
     naming = {name for name, text in texts.items() if "finegrained_lab" in text}
     assert naming == {"finegrained_rlhf/core/extensions.py", "finegrained_rlhf/runtime/moved.py"}
     assert len(re.findall(r"^\s*(?:import|from) finegrained_lab", "\n".join(texts.values()), re.MULTILINE)) == 0
+
+
+def test_a_command_that_left_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("finegrained_rlhf.launch.commands.names", lambda: NAMES)
+    for name in LEFT:
+        monkeypatch.setattr(sys, "argv", ["finegrained", name.replace("_", "-"), "output=o.json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        said = (
+            f"error: no command '{name.replace('_', '-')}'; it is the laboratory's: pip install -e lab in a checkout\n"
+        )
+        assert capsys.readouterr().err == said

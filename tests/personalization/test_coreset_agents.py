@@ -32,7 +32,7 @@ from finegrained_rlhf.personalization.learners.conversation import (
 )
 from finegrained_rlhf.personalization.learners.coreset import RandomWindow
 from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
-from finegrained_rlhf.personalization.store.records import MemoryLimitError, RepeatedKeyError
+from finegrained_rlhf.personalization.store.protocol import MemoryLimitError, RepeatedKeyError
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 
 DOCUMENTS = [

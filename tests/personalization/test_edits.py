@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finegrained_rlhf.personalization.edits import edit_cost, levenshtein
+from finegrained_rlhf.personalization.span_feedback import edit_cost, levenshtein
 
 
 def table(left: list[str], right: list[str]) -> int:

@@ -47,8 +47,7 @@ from finegrained_rlhf.personalization import (
 from finegrained_rlhf.personalization.learners.base import Learner, MemoryAgent
 from finegrained_rlhf.personalization.learners.conversation import ConversationAgent, HoldingRemarks, WithoutMemory
 from finegrained_rlhf.personalization.learners.coreset import RandomWindow
-from finegrained_rlhf.personalization.store.protocol import MemoryStore
-from finegrained_rlhf.personalization.store.records import ForgottenUserError
+from finegrained_rlhf.personalization.store.protocol import ForgottenUserError, MemoryStore
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 
 DOCUMENTS = [SourceDocument("1", "Ada studied law in Rome."), SourceDocument("2", "Ada studied art in Oslo.")]

@@ -35,8 +35,8 @@ from finegrained_rlhf.personalization.prompts import (
     fenced_data,
     filled,
 )
-from finegrained_rlhf.personalization.retrieval.nearest import nearest_rows
-from finegrained_rlhf.personalization.store.records import (
+from finegrained_rlhf.personalization.retrieval import nearest_rows
+from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
     ForgottenUserError,
     MemoryLimitError,

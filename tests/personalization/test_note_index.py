@@ -30,10 +30,8 @@ from finegrained_rlhf.personalization import (
 from finegrained_rlhf.personalization.learners.base import MemoryAgent
 from finegrained_rlhf.personalization.learners.conversation import PossibleAnswers
 from finegrained_rlhf.personalization.learners.pahf import ChosenAction
-from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteIndex
-from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
-from finegrained_rlhf.personalization.store.protocol import UserHandle
-from finegrained_rlhf.personalization.store.records import NoteChange
+from finegrained_rlhf.personalization.retrieval import ExactIndex, NoteIndex, to_bytes
+from finegrained_rlhf.personalization.store.protocol import NoteChange, UserHandle
 
 D = 6
 

@@ -14,7 +14,7 @@ from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import Pahf, UserMemory
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
 from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
-from finegrained_rlhf.personalization.store.records import (
+from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
     ForgottenUserError,
     MemoryLimitError,

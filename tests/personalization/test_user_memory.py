@@ -20,10 +20,10 @@ from user_memory_toy import SECRET, count
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.personalization import MemoryLimits, PostgresMemory, UserMemory
-from finegrained_rlhf.personalization.store.protocol import MemoryStore
-from finegrained_rlhf.personalization.store.records import (
+from finegrained_rlhf.personalization.store.protocol import (
     ForgottenUserError,
     MemoryLimitError,
+    MemoryStore,
     NoteChange,
     NoteConflictError,
     RepeatedKeyError,

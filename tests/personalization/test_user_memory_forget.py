@@ -12,7 +12,7 @@ from stores import PostgresStore, Store
 from user_memory_toy import SECRET, count
 
 from finegrained_rlhf.personalization.store import postgres
-from finegrained_rlhf.personalization.store.records import (
+from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
     ForgottenUserError,
     NoteChange,

@@ -11,7 +11,7 @@ from report_toy import HOSTILE
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import Cipher, Draft, ShowUserMemory, UserMemory
-from finegrained_rlhf.personalization.store.records import NoteChange
+from finegrained_rlhf.personalization.store.protocol import NoteChange
 
 TEXTS = [text.replace("\ud83d", "") for text in HOSTILE if text.strip()]
 

@@ -20,11 +20,11 @@ from retrieval_toy import random_passages, random_queries, write_corpus
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arrays, string_arrays
 from finegrained_rlhf.retrieval.bm25 import sharded
+from finegrained_rlhf.retrieval.bm25.postings import WordConfig
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25Index
-from finegrained_rlhf.retrieval.bm25.tokenization import WordConfig
 from finegrained_rlhf.retrieval.jobs import Search
 from finegrained_rlhf.retrieval.protocol import Hit
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.retrieval.runs import read_trec_run
 
 PLAIN = Bm25Config(stemmer="none", stop_words="none")

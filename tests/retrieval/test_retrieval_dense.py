@@ -15,12 +15,11 @@ from dense_toy import passage_texts, save_encoder, write_corpus
 from transformers import AutoModel, AutoTokenizer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.retrieval.dense.config import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig, pooled
 from finegrained_rlhf.retrieval.dense.encoder import SentenceEncoder
 from finegrained_rlhf.retrieval.dense.nearest import IvfPqConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig, DenseRetriever, dot_products
-from finegrained_rlhf.retrieval.dense.texts import pooled
-from finegrained_rlhf.retrieval.recorded import RecordedConfig, config_of
+from finegrained_rlhf.retrieval.record import RecordedConfig, config_of
 
 TEXTS = passage_texts(60)
 IDS = [f"p{i:03d}" for i in range(60)]

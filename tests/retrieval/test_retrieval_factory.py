@@ -13,11 +13,16 @@ from dense_toy import passage_texts, save_encoder, write_corpus
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.corpus import Place
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
-from finegrained_rlhf.retrieval.dense.factory import CompressedSearch, build_compressed, factory_file
-from finegrained_rlhf.retrieval.dense.nearest import IvfPqConfig, build_ivf_pq
+from finegrained_rlhf.retrieval.dense.nearest import (
+    CompressedSearch,
+    IvfPqConfig,
+    build_compressed,
+    build_ivf_pq,
+    factory_file,
+)
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, save_shard
-from finegrained_rlhf.retrieval.recorded import RecordedConfig, config_of
+from finegrained_rlhf.retrieval.record import RecordedConfig, config_of
 
 QUERIES = ["old mill near the river", "stone", "the bridge of iron is red"]
 

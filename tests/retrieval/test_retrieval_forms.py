@@ -13,7 +13,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import PassageStore, build_store
+from finegrained_rlhf.retrieval.passages import PassageStore, build_store
 
 EXPECTED = [Passage.uncut("a", "x y", "T"), Passage.uncut("ç", 'say "so"', "Ü"), Passage.uncut("c", "z")]
 DPR = 'id\ttext\ttitle\na\t"x y"\tT\nç\t"say ""so"""\tÜ\nc\t"z"\t\n'

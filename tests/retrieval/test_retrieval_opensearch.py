@@ -22,7 +22,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.engines.opensearch import OpenSearchConfig, OpenSearchRetriever
 from finegrained_rlhf.retrieval.engines.search_clients import SearchClient
 from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerConfig, SearchServerError
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 
 TEXTS = passage_texts(30)
 IDS = [f"p{i:03d}" for i in range(30)]

@@ -13,7 +13,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.pages import MakeCorpus, page_passages
+from finegrained_rlhf.retrieval.passages import MakeCorpus, page_passages
 
 
 def page(title: str, count: int = 2) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dense_toy import passage_texts, write_corpus
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.engines.pyserini import PyseriniConfig, PyseriniError
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 
 TEXTS = [*passage_texts(20), "  "]
 IDS = [f"p{i:03d}" for i in range(21)]

@@ -13,9 +13,8 @@ from retrieval_toy import random_passages, random_queries, write_corpus
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
-from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig, SubWords, tokenizer_fingerprint
-from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25LightConfig, SubWords, tokenizer_fingerprint
+from finegrained_rlhf.retrieval.record import RecordedConfig
 
 PASSAGES = random_passages(200)
 QUERIES = random_queries(30)

@@ -19,7 +19,7 @@ from finegrained_rlhf.retrieval.dense import workers
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 from finegrained_rlhf.retrieval.dense.workers import EncoderProcesses, device_of_process
-from finegrained_rlhf.retrieval.recorded import config_of
+from finegrained_rlhf.retrieval.record import config_of
 
 TEXTS = passage_texts(60)
 

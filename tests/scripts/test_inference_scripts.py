@@ -13,7 +13,7 @@ from script_runs import ROOT, Done, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.factworld.make import MakeFactWorld
-from finegrained_rlhf.factworld.monitor import FactWorldOracle
+from finegrained_rlhf.factworld.oracle import FactWorldOracle
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.jobs import Evaluate, Generate, SampleOutputs
 from finegrained_rlhf.models.tiny import read_corpus

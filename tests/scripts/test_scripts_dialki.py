@@ -10,7 +10,7 @@ from dialki_toy import save_bert, toy_examples
 from safetensors.torch import load_file
 from script_runs import rows, run_in_two_processes, run_script
 
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
 from finegrained_rlhf.dialogue.records import Turn
 
 pytestmark = pytest.mark.scripts
@@ -111,6 +111,7 @@ def test_knowledge_of_a_file_and_of_one_dialogue(folder: Path, trained: Path, tm
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_a_baseline_trains_and_answers_by_the_same_scripts(folder: Path, tmp_path: Path) -> None:
     settings = ("baseline=bertqa", "total_steps=1", "dialki.inputs.max_length=60", "dialki.inputs.max_context=20")
     done = run_script(*train(folder, tmp_path / "run", *settings, "dialki.windows.stride=16"))

@@ -12,8 +12,7 @@ from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
-from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
-from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25LightConfig
 from finegrained_rlhf.retrieval.jobs import BuildIndex, Query, Search, read_queries
 from finegrained_rlhf.retrieval.runs import read_trec_run
 

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 from script_runs import run_script as run
 
-from finegrained_rlhf.conqrr.labels.files import read_labels
-from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteExample, write_rewrite_jsonl, write_rewrites
+from finegrained_rlhf.conqrr.labels import read_labels
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 

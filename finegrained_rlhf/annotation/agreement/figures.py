@@ -15,9 +15,9 @@ from statistics import fmean, median
 from typing import Any, TypeVar
 
 from finegrained_rlhf.annotation.adjudication import by_item
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.project import Project
-from finegrained_rlhf.annotation.reading.annotations import Annotation
+from finegrained_rlhf.annotation.annotations import Annotation
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.feedback.labels import SegmentRule
 from finegrained_rlhf.feedback.records import Feedback
 from finegrained_rlhf.metrics.agreement import (

@@ -22,8 +22,8 @@ from finegrained_rlhf.annotation.agreement.figures import (
     span_agreement,
     unit_labels,
 )
-from finegrained_rlhf.annotation.project.project import Project
-from finegrained_rlhf.annotation.reading.annotations import Annotation, annotations_of
+from finegrained_rlhf.annotation.annotations import Annotation, annotations_of
+from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json, write_text

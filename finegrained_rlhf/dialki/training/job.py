@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import InputFile, ModelName, at_least
+from finegrained_rlhf.core.sources import Part
+from finegrained_rlhf.dialki.data import DialogueData
 from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
-from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
-from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.training.supervised.job import BatchConfig, BatchSize, Epochs, ModelRun, PassSize
 
 
@@ -40,7 +40,8 @@ class TrainDialki(ModelRun):
     Attributes:
         data: dialogues to train on (a directory for `dstc11`).
         model: directory or Hub name of the encoder to start from.
-        format: of `data` and `validation_data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        format: of `data` and `validation_data`: `jsonl`, or one that a package reads, as the laboratory
+            `doc2dial`, `wow` and `dstc11`.
         documents: `doc2dial` only: the document file.
         part: `dstc11` only: the part to train on.
         validation_data: dialogues to select by; None trains without, and the last model is exported.
@@ -60,10 +61,10 @@ class TrainDialki(ModelRun):
     data: InputFile
     validation_data: InputFile | None = None
     model: ModelName
-    format: Format = "jsonl"
+    format: str = "jsonl"
     documents: InputFile | None = None
-    part: Dstc11Part = "all"
-    validation_part: Dstc11Part = "all"
+    part: Part = "all"
+    validation_part: Part = "all"
     validation_examples: Annotated[int | None, at_least(1)] = None
     dialki: DialkiConfig = field(default_factory=DialkiConfig)
     losses: LossConfig = field(default_factory=LossConfig)
@@ -88,10 +89,11 @@ class TrainDialki(ModelRun):
     def source(self, validation: bool = False) -> DialogueData:
         """Where the examples come from; Doc2Dial's validation documents are seen where training has them."""
         path = self.validation_data if validation and self.validation_data is not None else self.data
+        seen_in = self.data if validation and "seen_in" in DialogueData.options(self.format) else None
         return DialogueData(
             path,
             self.format,
             documents=self.documents,
-            seen_in=self.data if validation and self.format == "doc2dial" else None,
+            seen_in=seen_in,
             part=self.validation_part if validation else self.part,
         )

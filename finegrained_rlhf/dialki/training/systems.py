@@ -1,7 +1,8 @@
-"""Which classes a configuration asks for: DIALKI's (Multi-Sentence's and BERTQA-Span's too), or BERTQA's.
+"""Which classes a configuration asks for: DIALKI's (Multi-Sentence's and BERTQA-Span's too), or those of a package.
 
-Jobs ask here which classes a configuration means; beside them only figures of what DIALKI alone has (its gates, in
-`evaluation`) ask which system they have before them.
+A package that joins brings a `System` under `[knowledge_systems]` of its `parts.toml`, by the name of a field that only
+its configuration has. Jobs ask here which classes a configuration means; beside them only figures of what DIALKI alone
+has (its gates, in `evaluation`) ask which system they have before them.
 """
 
 from __future__ import annotations
@@ -10,17 +11,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-from torch import Tensor
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, qa_means, qa_objective, windows_to_train
-from finegrained_rlhf.dialki.baselines.config import BertQaConfig
-from finegrained_rlhf.dialki.baselines.finder import BertQaFinder
-from finegrained_rlhf.dialki.baselines.windows import WindowedExample
-from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder
-from finegrained_rlhf.dialki.finding.finder import Finder, KnowledgeFinder
+from finegrained_rlhf.core.extensions import load_part, parts
+from finegrained_rlhf.dialki.data import DialogueReading
+from finegrained_rlhf.dialki.finder import EnsembleFinder, Finder, KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.history_labels import keep_history_labels
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.config import DialkiConfig
@@ -32,36 +28,12 @@ from finegrained_rlhf.dialki.model.model import (
     raw_record,
     read_record,
 )
-from finegrained_rlhf.dialki.readers.base import DialogueReading
-from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
+from finegrained_rlhf.dialki.training.job import TrainDialki
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer, KnowledgeTrainer
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
-
-
-class BertQaTrainer(KnowledgeTrainer):
-    """Trains BERTQA: a dialogue's `batches.passages` are windows."""
-
-    model: BertQaModel
-    sums: ClassVar[int] = 5
-
-    @staticmethod
-    def new_finder(model: BertQaModel, processes: Processes, batches: DialkiBatchConfig) -> BertQaFinder:
-        """The finder of a BERTQA."""
-        return BertQaFinder(model, processes, batches.eval_batch_size, batches.group_size)
-
-    def objective(self, examples: Sequence[WindowedExample], count: float, step: int) -> tuple[Tensor, Tensor]:
-        """The cross-entropy of both ends of some answers, in a window with gold and others; [5] as in `qa_means`."""
-        batches = self.job.batches
-        chosen = [windows_to_train(item, batches.passages, self.job.seed, step) for item in examples]
-        loss, sums = qa_objective(self.model, chosen, batches.group_size)
-        return loss / count, sums
-
-    def means(self, sums: Tensor) -> dict[str, float]:
-        """Losses and accuracy."""
-        return qa_means(sums)
 
 
 @dataclass(frozen=True)
@@ -81,11 +53,15 @@ class System:
     trainer: type[KnowledgeTrainer]
 
 
+_DIALKI = System(DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
+_KIND = "knowledge_systems"
+
+
 def system_of(config: DialkiConfig) -> System:
     """The system that a record or a configuration describes."""
-    if isinstance(config, BertQaConfig):
-        return System(BertQaConfig, BertQaModel, BertQaFinder, BertQaTrainer)
-    return System(DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
+    if type(config) is DialkiConfig:
+        return _DIALKI
+    return next(system for name in parts(_KIND) if isinstance(config, (system := load_part(_KIND, name)).config))
 
 
 def load_finder(
@@ -101,7 +77,7 @@ def load_finder(
 
     Raises:
         ModelError: there is no trained model.
-        ConfigError: the models of the ensemble do not read alike, or one is a BERTQA.
+        ConfigError: the models of the ensemble do not read alike, or one is another system.
     """
     system, model = _opened(path)
     if not ensemble:
@@ -116,10 +92,9 @@ def load_finder(
 def _opened(path: str | Path) -> tuple[System, Any]:
     """The system and the trained model of a model directory or run directory."""
     directory = model_directory(path, export="model")
-    kind = DialkiConfig if raw_record(directory).get("windows") is None else BertQaConfig
-    config = read_record(directory, kind)
-    system = system_of(config)
-    return system, load_model(directory, config, system.model)
+    record = raw_record(directory)
+    system = next((load_part(_KIND, name) for name in parts(_KIND) if record.get(name) is not None), _DIALKI)
+    return system, load_model(directory, read_record(directory, system.config), system.model)
 
 
 def assemble_dialki(job: TrainDialki, processes: Processes) -> KnowledgeTrainer:

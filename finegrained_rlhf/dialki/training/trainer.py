@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.dialki.finding.coverage import Coverage
-from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, length_edges, score_answer, summaries, summary
+from finegrained_rlhf.dialki.finder import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record
 from finegrained_rlhf.dialki.model.objective import loss_means, objective
 from finegrained_rlhf.dialki.model.search import SearchConfig, Threshold, tune_threshold
+from finegrained_rlhf.dialki.scores import Coverage, KnowledgeScore, length_edges, score_answer, summaries, summary
 from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult

@@ -14,15 +14,16 @@ from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text
 from finegrained_rlhf.core.generation.wrappers import AnswerOwner, asked_for, drop_kept_answers
-from finegrained_rlhf.personalization.edits import EDIT, EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.prompts import LONGEST_TEXT, ask_for, ask_for_text
-from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteIndex
-from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
-from finegrained_rlhf.personalization.store.records import (
+from finegrained_rlhf.personalization.retrieval import ExactIndex, NoteIndex
+from finegrained_rlhf.personalization.span_feedback import EDIT, EditCost, Tokenise, edit_cost
+from finegrained_rlhf.personalization.store.protocol import (
     Event,
     MemoryLimitError,
+    MemoryStore,
     NoteChange,
     NoteConflictError,
+    UserHandle,
 )
 
 TASK = 'Write a short text for a reader from what the field "context" says.'

@@ -18,8 +18,7 @@ from finegrained_rlhf.core.generation.schema import Field, ReplySchema, Text, Te
 from finegrained_rlhf.core.generation.wrappers import asked_for
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, MemoryAgent
 from finegrained_rlhf.personalization.selection import FeedbackRemark, SourceDocument
-from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
-from finegrained_rlhf.personalization.store.records import Event, NoteChange
+from finegrained_rlhf.personalization.store.protocol import Event, MemoryStore, NoteChange, UserHandle
 
 TURN = "turn"
 """The kind of event that these agents write."""

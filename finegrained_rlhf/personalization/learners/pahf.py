@@ -20,11 +20,8 @@ from finegrained_rlhf.core.generation.schema import Choice, Field, ReplySchema, 
 from finegrained_rlhf.core.generation.wrappers import asked_for
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT, MemoryAgent
 from finegrained_rlhf.personalization.prompts import LONGEST_TEXT
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
-from finegrained_rlhf.personalization.retrieval.index import NoteIndex, nearest_encoded
-from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
-from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
-from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
+from finegrained_rlhf.personalization.retrieval import ContextEncoder, HashedWords, NoteIndex, nearest_encoded, to_bytes
+from finegrained_rlhf.personalization.store.protocol import Event, MemoryStore, Note, NoteChange, UserHandle
 
 ANSWER, FEEDBACK = "answer", "feedback"
 """The kinds of events: f_pre, said before an action, and f_post, said after it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.sqlite import UNFINISHED, execute_patiently, overwrite_deleted
-from finegrained_rlhf.personalization.store.records import MemoryLimits, StoreError
+from finegrained_rlhf.personalization.store.protocol import MemoryLimits, StoreError
 from finegrained_rlhf.personalization.store.sql import SqlMemory
 
 _APPLICATION = 0x46475248  # "FGRH": another program's database is refused

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.personalization.store.records import MemoryLimits, StoreError
+from finegrained_rlhf.personalization.store.protocol import MemoryLimits, StoreError
 from finegrained_rlhf.personalization.store.sql import SqlMemory
 
 _MARK = "finegrained-rlhf: memory of users, version 1"

@@ -29,9 +29,15 @@ from finegrained_rlhf.models.encoders.towers import TextTower, TwoTowers
 from finegrained_rlhf.models.from_disk import open_sentence_transformer
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.quiet import quiet_transformers
-from finegrained_rlhf.retrieval.bm25.light import tokenizer_fingerprint
-from finegrained_rlhf.retrieval.dense.config import EncoderConfig
-from finegrained_rlhf.retrieval.dense.texts import TextEncoder, TextKind, checked_vectors, encoder_fingerprint, pooled
+from finegrained_rlhf.retrieval.bm25.retriever import tokenizer_fingerprint
+from finegrained_rlhf.retrieval.dense.config import (
+    EncoderConfig,
+    TextEncoder,
+    TextKind,
+    checked_vectors,
+    encoder_fingerprint,
+    pooled,
+)
 from finegrained_rlhf.text.plain_text import literal_texts
 
 

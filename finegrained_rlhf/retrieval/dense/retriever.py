@@ -19,10 +19,17 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import at_least
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.dense.config import EncoderConfig
-from finegrained_rlhf.retrieval.dense.factory import CompressedSearch, build_compressed, factory_file, factory_index
-from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
-from finegrained_rlhf.retrieval.dense.texts import TextEncoder
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig, TextEncoder
+from finegrained_rlhf.retrieval.dense.nearest import (
+    CompressedSearch,
+    FlatSearch,
+    IvfPqConfig,
+    Nearest,
+    build_compressed,
+    build_ivf_pq,
+    factory_file,
+    factory_index,
+)
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, encode_corpus
 from finegrained_rlhf.retrieval.dense.workers import EncoderProcesses
 from finegrained_rlhf.retrieval.protocol import Hit

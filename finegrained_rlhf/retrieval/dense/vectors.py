@@ -20,7 +20,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arrays, string_arrays
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
-from finegrained_rlhf.retrieval.dense.texts import TextEncoder
+from finegrained_rlhf.retrieval.dense.config import TextEncoder
 
 PieceEncoder = Callable[[Sequence[Sequence[tuple[str, ...]]]], Iterable[NDArray[np.float32]]]
 """Vectors [n, dimension] of each of several pieces of n passages, in their order; passages by what is read of them."""

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.retrieval.dense.config import EncoderConfig
-from finegrained_rlhf.retrieval.dense.texts import TextEncoder
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig, TextEncoder
 
 
 class EncoderProcesses:

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from finegrained_rlhf.core.files import JsonLines
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts, ReplyError
-from finegrained_rlhf.personalization.store.records import MemoryLimitError
+from finegrained_rlhf.personalization.store.protocol import MemoryLimitError
 
 FAILURES = 0.2
 """The share of the latest 500 rounds that may go unanswered, unless a run is told otherwise."""

@@ -11,9 +11,9 @@ from annotation_toy import ANSWER, LAKE, OTHER, export, item, project, span, tas
 from finegrained_lab.worlds.factworld import SimulateAnnotators
 from finegrained_rlhf.annotation.agreement.figures import MISSING, judged_items
 from finegrained_rlhf.annotation.agreement.measure import MeasureAgreement
-from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
-from finegrained_rlhf.annotation.reading.annotations import annotations_of
-from finegrained_rlhf.annotation.reading.read import ReadAnnotations
+from finegrained_rlhf.annotation.annotations import annotations_of
+from finegrained_rlhf.annotation.project import MakeAnnotationTasks
+from finegrained_rlhf.annotation.reading import ReadAnnotations
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.factworld.annotate import SUB_SENTENCE_RATE

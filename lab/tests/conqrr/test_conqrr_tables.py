@@ -13,10 +13,8 @@ from mills_toy import job, make_mills
 from finegrained_lab.experiments.conqrr.canard_corpus import WriteCanardCorpus
 from finegrained_lab.experiments.conqrr.results import RewriteTable
 from finegrained_lab.experiments.conqrr.samples import SampleRewrites
-from finegrained_rlhf.conqrr.evaluation.measure import score_queries
-from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, write_rewrites
+from finegrained_rlhf.conqrr.measures import score_queries
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit

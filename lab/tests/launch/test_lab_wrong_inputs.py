@@ -14,6 +14,7 @@ from finegrained_rlhf.launch.app import run_command
 (LAB,) = [extension for extension in extensions() if extension.package == "finegrained_lab"]
 COMMANDS = [name for commands in LAB.commands.values() for name in commands]
 CASES = [
+    ("evaluate_scai", ("data=folder/inside", "predictions=folder/inside"), "folder/inside"),
     ("read_public_feedback", ("output=o.json",), "give"),
     ("measure_drift", ("run=folder",), "folder"),
     ("measure_regret", ("output_dir=run", "runs=0"), "runs"),

@@ -22,7 +22,7 @@ from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization.learners.coreset_agents import CORESETS
+from finegrained_rlhf.personalization.learners.coreset import CORESETS
 from finegrained_rlhf.personalization.prompts import fenced_data
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from script_runs import rows, run_script
 
-from finegrained_rlhf.conqrr.readers.canard import canard_part
+from finegrained_lab.published.questions.canard import canard_part
 from finegrained_rlhf.core.files import read_json
 
 NAMES = ("Ada", "Bob", "Cleo", "Dan")

@@ -20,7 +20,7 @@ from finegrained_rlhf.models.encoders import ConvertDPR
 from finegrained_rlhf.models.encoders.towers import TextTower, fitting_turns
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.training.dpr import TrainDPR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from finegrained_rlhf.conqrr.readers.canard import canard_passages
+from finegrained_lab.published.questions.canard import canard_passages
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputFile

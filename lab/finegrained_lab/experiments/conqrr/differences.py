@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_lab.experiments.intervals import difference_interval
-from finegrained_rlhf.conqrr.evaluation.measure import grades_of, judgements_of
-from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, as_rewrite_data
+from finegrained_rlhf.conqrr.measures import grades_of, judgements_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile

@@ -15,8 +15,7 @@ from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim, seeds_of
 from finegrained_lab.experiments.results_table import setting_of
 from finegrained_lab.figures import Bars, draw_bars
-from finegrained_rlhf.conqrr.queries import read_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
+from finegrained_rlhf.conqrr.data import RewriteData, read_rewrites
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.text.tables import markdown_table

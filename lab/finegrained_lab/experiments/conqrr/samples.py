@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from finegrained_rlhf.conqrr.queries import read_rewrites
-from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
-from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewards.passages import hit_rank
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample, as_rewrite_data, read_rewrites
+from finegrained_rlhf.conqrr.rewards import hit_rank
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, at_least

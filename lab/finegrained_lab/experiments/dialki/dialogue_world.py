@@ -18,8 +18,8 @@ from finegrained_lab.figures import Bars, draw_bars
 from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.dialki.finding.scores import score_answer, summary
-from finegrained_rlhf.dialki.readers.reading import DialogueData
+from finegrained_rlhf.dialki.data import DialogueData
+from finegrained_rlhf.dialki.scores import score_answer, summary
 
 NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL = "next_only", "history", "context", "adversarial", "all"
 AGENT, HALF = "labels_agent", "labels_half"

@@ -15,10 +15,11 @@ from finegrained_lab.experiments.compared_table import ComparedTable, read_curve
 from finegrained_lab.experiments.comparison import compared
 from finegrained_lab.experiments.dialki.lexical import lexical_span, snowball
 from finegrained_lab.experiments.results_table import setting_of
+from finegrained_lab.published.dialogues.dstc11 import read_dstc11
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.dialki.finding.scores import score_answer, summary
-from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part, read_dstc11
+from finegrained_rlhf.core.sources import Part
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.scores import score_answer, summary
 from finegrained_rlhf.text.tables import markdown_table
 
 TURNS: dict[str, int | None] = {"last_turn": 1, "last_two_turns": 2, "all_turns": None}
@@ -28,7 +29,7 @@ BASELINE = "bm25_snowball_last_turn"
 """The strongest BM25 on dev."""
 SCORES = ("exact_match", "f1", "passage_accuracy")
 ERROR = "exact_match_error"
-PARTS: dict[Dstc11Part, str] = {"test": "", "dev": "dev_"}
+PARTS: dict[Part, str] = {"test": "", "dev": "dev_"}
 """The parts that are measured, and what their columns begin with."""
 TINY = ("dialki", "dialki_all_gold", "multi_sentence", "multi_sentence_all_gold")
 PRETRAINED = ("minilm_dialki", "minilm_multi_sentence")
@@ -153,7 +154,7 @@ def run_of(row: str) -> str:
     return row.removesuffix(JOINT)
 
 
-def _measured(root: Path, system: str, part: Dstc11Part) -> dict[str, float]:
+def _measured(root: Path, system: str, part: Part) -> dict[str, float]:
     """What the evaluation of a system says of a part, and the error over its turns."""
     directory = root / "evaluation" / f"{system}_{part}"
     groups = read_json(directory / "evaluation.json")["groups"]
@@ -166,7 +167,7 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-def _scores(of_parts: Mapping[Dstc11Part, Mapping[str, float]]) -> dict[str, float]:
+def _scores(of_parts: Mapping[Part, Mapping[str, float]]) -> dict[str, float]:
     return {f"{prefix}{name}": of_parts[part][name] for part, prefix in PARTS.items() for name in (*SCORES, ERROR)}
 
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge
-from finegrained_rlhf.retrieval.bm25.postings import TermWeights, Weighting, count_terms, pool_scores
+from finegrained_rlhf.retrieval.bm25.postings import GrowingVocabulary, TermWeights, Weighting, count_terms, pool_scores
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
-from finegrained_rlhf.retrieval.bm25.tokenization import GrowingVocabulary
 
 
 def snowball() -> Bm25Config:

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile
-from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_predictions
+from finegrained_rlhf.inscit.data import INSCIT_DATA, read_inscit, turns_of
+from finegrained_rlhf.inscit.predictions import last_turn, write_predictions
 
 
 @dataclass(frozen=True, kw_only=True)

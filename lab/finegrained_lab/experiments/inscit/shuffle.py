@@ -14,8 +14,7 @@ import numpy as np
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit, write_inscit
-from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn
+from finegrained_rlhf.inscit.data import INSCIT_DATA, EvidencePassage, InscitTurn, read_inscit, write_inscit
 
 
 @dataclass(frozen=True, kw_only=True)

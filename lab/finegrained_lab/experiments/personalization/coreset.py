@@ -25,7 +25,7 @@ from finegrained_lab.experiments.personalization.coreset_figures import (
 from finegrained_lab.experiments.results_table import setting_of
 from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.personalization.learners.coreset_agents import DEFAULT_AGENTS
+from finegrained_rlhf.personalization.learners.coreset import DEFAULT_AGENTS
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 BIOS_SETTINGS = ("conversations", "overlap", "noise", "forgets", "resolves", "first_bias", "misjudges", "threshold")

@@ -17,7 +17,7 @@ from finegrained_lab.protocols.prelude.curves import cost_curves
 from finegrained_lab.protocols.prelude.measures import BIN
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.personalization.learners.prelude_agents import AGENTS
+from finegrained_rlhf.personalization.learners.prelude import AGENTS
 from finegrained_rlhf.text.tables import cell, markdown_table, summarise_rows
 
 SETTINGS = ("contexts", "foreign", "slips", "misreads", "notices")

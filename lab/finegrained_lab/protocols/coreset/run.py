@@ -31,13 +31,13 @@ from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least, at_most
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK, ConversationAgent, PossibleAnswers
-from finegrained_rlhf.personalization.learners.coreset_agents import (
+from finegrained_rlhf.personalization.learners.coreset import (
     DEFAULT_AGENTS,
     ConversationSettings,
     check_conversation_agent,
     make_conversation_agent,
 )
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.retrieval import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.scores import exact_match, normalise

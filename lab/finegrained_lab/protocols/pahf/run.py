@@ -29,7 +29,7 @@ from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least, at_most
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.retrieval import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar

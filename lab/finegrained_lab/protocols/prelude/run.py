@@ -33,10 +33,10 @@ from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least
-from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.learners.base import TASK, UNLEARNT, Draft, Learner
-from finegrained_rlhf.personalization.learners.prelude_agents import AGENTS, AgentSettings, check_agent, make_agent
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.learners.prelude import AGENTS, AgentSettings, check_agent, make_agent
+from finegrained_rlhf.personalization.retrieval import ContextEncoder
+from finegrained_rlhf.personalization.span_feedback import EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_lab.published.feedback.read import PublicReading
-from finegrained_rlhf.annotation.reading.spans import located
+from finegrained_rlhf.annotation.annotations import located
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings

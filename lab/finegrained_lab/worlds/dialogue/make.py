@@ -19,7 +19,7 @@ from finegrained_lab.worlds.dialogue.dialogues import (
 )
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import at_least
-from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
+from finegrained_rlhf.dialki.data import dialogue_row, write_dialogues
 from finegrained_rlhf.factworld.base import World
 
 

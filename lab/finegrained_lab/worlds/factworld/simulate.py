@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT, Project
+from finegrained_rlhf.annotation.items import AnnotationItem
+from finegrained_rlhf.annotation.project import EXPORT_FORMAT, Project
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, write_json

@@ -15,7 +15,7 @@ from finegrained_lab.worlds.inscit.lexicon import SECTION_OF, TOPICS
 from finegrained_lab.worlds.inscit.questions import MANY, InscitQuestion, entities_of
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.inscit.data.records import (
+from finegrained_rlhf.inscit.data import (
     CLARIFICATION,
     DIRECT,
     NOTHING,
@@ -24,7 +24,7 @@ from finegrained_rlhf.inscit.data.records import (
     InscitLabel,
     ResponseType,
 )
-from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.predictions import NO_INFORMATION
 
 
 @dataclass(frozen=True)

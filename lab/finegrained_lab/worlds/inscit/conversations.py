@@ -14,7 +14,7 @@ from finegrained_lab.worlds.inscit.questions import QUESTION_CASES, InscitQuesti
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import at_least, at_most
-from finegrained_rlhf.inscit.data.records import CLARIFICATION, InscitConversation, InscitTurn
+from finegrained_rlhf.inscit.data import CLARIFICATION, InscitConversation, InscitTurn
 
 _FORMS = ("named", "pronoun", "ellipsis", "period", "shift", "linked", "topics")
 _FIRST = ("named", "topics")

@@ -24,11 +24,10 @@ from finegrained_lab.worlds.inscit.oracle import PASSAGE_TRUTH, statement_rows
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.factworld.base import World
-from finegrained_rlhf.inscit.data.reading import write_inscit
-from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES
-from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader.targets import joint_target, with_type
-from finegrained_rlhf.retrieval.passages.pages import page_passages
+from finegrained_rlhf.inscit.data import RESPONSE_TYPES, write_inscit
+from finegrained_rlhf.inscit.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.reader import joint_target, with_type
+from finegrained_rlhf.retrieval.passages import page_passages
 from finegrained_rlhf.text.templates import conversation_text, evidence_text
 
 PAGES, PASSAGES = "pages/pages.json", "corpus.jsonl"

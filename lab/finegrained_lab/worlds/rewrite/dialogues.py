@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from finegrained_lab.worlds.rewrite import lexicon
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 

@@ -15,7 +15,7 @@ from finegrained_lab.worlds.rewrite.dialogues import (
     draw_facts,
     draw_rewrite_dialogue,
 )
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
+from finegrained_rlhf.conqrr.data import write_rewrite_jsonl
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR

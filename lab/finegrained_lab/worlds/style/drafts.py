@@ -28,7 +28,7 @@ from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
-from finegrained_rlhf.personalization.edits import EditCost, edit_cost
+from finegrained_rlhf.personalization.span_feedback import EditCost, edit_cost
 
 
 @dataclass(frozen=True, kw_only=True)

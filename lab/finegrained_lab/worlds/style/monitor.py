@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.personalization.edits import edit_cost
+from finegrained_rlhf.personalization.span_feedback import edit_cost
 
 MEASURES = ("truth/cost", "truth/untouched")
 

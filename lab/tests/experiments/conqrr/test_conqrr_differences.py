@@ -8,8 +8,7 @@ import pytest
 
 from finegrained_lab.experiments.conqrr import RewriteDifferences
 from finegrained_lab.experiments.conqrr.differences import mrr_differences_page
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteExample, write_rewrite_jsonl
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import write_trec_run

@@ -10,7 +10,7 @@ from tables_toy import write_settings
 
 from finegrained_lab.experiments.conqrr.rewrite_world import SYSTEMS, RewriteWorldTable
 from finegrained_lab.worlds.rewrite.make import MakeRewriteWorld
-from finegrained_rlhf.conqrr.queries import write_rewrites
+from finegrained_rlhf.conqrr.data import write_rewrites
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 

@@ -10,9 +10,9 @@ import pytest
 from tables_toy import write_settings
 
 from finegrained_lab.experiments.dialki.dstc11 import LEXICAL, Dstc11Table, lexical_scores
+from finegrained_lab.published.dialogues.dstc11 import dstc11_part, read_dstc11
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.dialki.readers.dstc11 import dstc11_part, read_dstc11
 from finegrained_rlhf.dialogue.records import Turn
 
 SENTENCES = ("The pool is cold.", "Breakfast was great.", "Staff speak French.")

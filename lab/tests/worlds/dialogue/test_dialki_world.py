@@ -16,8 +16,7 @@ from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_lab.worlds.dialogue.dialogues import DialogueWorldConfig, WorldDialogue
 from finegrained_lab.worlds.dialogue.make import MakeDialogueWorld, to_row
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
-from finegrained_rlhf.dialki.readers.reading import DialogueData
+from finegrained_rlhf.dialki.data import DialogueData, parse_dialogue
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
 

@@ -20,10 +20,9 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, write_predictions
-from finegrained_rlhf.inscit.reader.targets import joint_target
+from finegrained_rlhf.inscit.data import InscitTurn, read_inscit, turns_of
+from finegrained_rlhf.inscit.predictions import InscitPrediction, write_predictions
+from finegrained_rlhf.inscit.reader import joint_target
 
 
 @pytest.fixture(scope="module")

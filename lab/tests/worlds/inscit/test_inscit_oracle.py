@@ -18,9 +18,8 @@ from finegrained_lab.worlds.inscit.grammar import (
 )
 from finegrained_lab.worlds.inscit.oracle import TurnTruth, mean_judgement
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.data import read_inscit, turns_of
+from finegrained_rlhf.inscit.predictions import NO_INFORMATION
 
 OWNER = Statement("town", "Arden Ulver", "owner", "early", "old tailor")
 LATER = Statement("town", "Arden Ulver", "owner", "late", "new lawyer")

@@ -23,20 +23,20 @@ from finegrained_lab.worlds.inscit.make import PAGES, PASSAGES, MakeInscitWorld
 from finegrained_lab.worlds.inscit.questions import InscitQuestion
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import (
+from finegrained_rlhf.inscit.data import (
     CLARIFICATION,
     DIRECT,
     NOTHING,
     RELEVANT,
     RESPONSE_TYPES,
     InscitTurn,
+    read_inscit,
     turns_of,
 )
-from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.predictions import NO_INFORMATION
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25Index
-from finegrained_rlhf.retrieval.passages.pages import MakeCorpus
+from finegrained_rlhf.retrieval.passages import MakeCorpus
 
 SPLITS = ("train", "dev", "test")
 

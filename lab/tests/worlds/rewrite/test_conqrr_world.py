@@ -17,10 +17,8 @@ from script_runs import run_script
 from finegrained_lab.worlds.rewrite import lexicon
 from finegrained_lab.worlds.rewrite.dialogues import RewriteWorldConfig
 from finegrained_lab.worlds.rewrite.make import MakeRewriteWorld
-from finegrained_rlhf.conqrr.labels.choose import LabelConfig
-from finegrained_rlhf.conqrr.labels.files import LabelPassages
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
-from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.data import RewriteData, RewriteExample
+from finegrained_rlhf.conqrr.labels import LabelConfig, LabelPassages
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config

@@ -22,8 +22,8 @@ from finegrained_lab.worlds.style.styles import (
 )
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.personalization.edits import edit_cost
 from finegrained_rlhf.personalization.prompts import filled
+from finegrained_rlhf.personalization.span_feedback import edit_cost
 
 STYLES = [dict(zip(DIMENSIONS, values, strict=True)) for values in itertools.product(*DIMENSIONS.values())]
 CONTEXT = (

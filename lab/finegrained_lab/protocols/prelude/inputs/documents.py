@@ -17,7 +17,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.personalization.learners.prelude_agents import check_agent
+from finegrained_rlhf.personalization.learners.prelude import check_agent
 
 TASTES_OF_TASKS: Mapping[str, Mapping[str, str]] = {
     "summarization": {

@@ -12,9 +12,8 @@ from finegrained_lab.worlds.inscit.oracle import InscitOracle, mean_judgement
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile
-from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
-from finegrained_rlhf.inscit.evaluation.predictions import read_predictions
+from finegrained_rlhf.inscit.data import read_inscit, turns_of
+from finegrained_rlhf.inscit.predictions import read_predictions
 
 
 @dataclass(frozen=True, kw_only=True)

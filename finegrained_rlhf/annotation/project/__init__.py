@@ -1,1 +1,0 @@
-"""What is to be annotated, by whom, in which order."""

@@ -1,1 +1,0 @@
-"""From exports of annotation tools to checked annotations."""

@@ -1,1 +1,0 @@
-"""Tools in which people annotate: tasks out, exports back."""

@@ -1,1 +1,0 @@
-"""Rewrites measured by retrieval."""

@@ -1,1 +1,0 @@
-"""Weak passage labels from human rewrites or contexts."""

@@ -1,1 +1,0 @@
-"""Readers of the published rewriting data sets and of the project's own JSON lines, all into `RewriteExample`."""

@@ -1,1 +1,0 @@
-"""What a rewrite is worth to a query rewriter in training."""

@@ -1,1 +1,0 @@
-"""Rewriting questions with a trained policy."""

@@ -1,1 +1,0 @@
-"""Training the rewriter: supervised, self-critical, or both."""

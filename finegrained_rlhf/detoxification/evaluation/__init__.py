@@ -1,1 +1,0 @@
-"""Measuring continuations: toxicity, perplexity under a judge, diversity."""

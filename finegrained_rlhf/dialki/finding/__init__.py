@@ -1,1 +1,0 @@
-"""From trained weights to found knowledge: inference, span search, and how well it was found."""

@@ -1,1 +1,0 @@
-"""Responses grounded in found knowledge."""

@@ -1,1 +1,0 @@
-"""Conversations of INSCIT: records, files, and what a file holds in numbers."""

@@ -1,1 +1,0 @@
-"""Predictions for INSCIT, and how good they are."""

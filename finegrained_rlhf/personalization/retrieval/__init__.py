@@ -1,1 +1,0 @@
-"""Which of a user's notes belong to a context: encoders of contexts, nearest neighbours, and indexes."""

@@ -1,1 +1,0 @@
-"""Passages by their ids, at random, of corpora that do not fit into memory."""
