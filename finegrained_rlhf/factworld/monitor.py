@@ -11,7 +11,7 @@ from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
 
 class FactWorldOracle:
-    """True error rates by the oracle; satisfies `inference.monitor.ResponseMonitor`, as evaluation and PPO ask.
+    """True error rates by the oracle; satisfies `inference.config.ResponseMonitor`, as evaluation and PPO ask.
 
     Args:
         segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).
