@@ -293,7 +293,7 @@ def source_of(record: OutputRecord, segmenter: Segmenter) -> FactSource:
 
 
 class FactWorldOracle:
-    """True error rates by the oracle; satisfies `inference.monitor.ResponseMonitor`, as evaluation and PPO ask.
+    """True error rates by the oracle; satisfies `inference.config.ResponseMonitor`, as evaluation and PPO ask.
 
     Args:
         segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).

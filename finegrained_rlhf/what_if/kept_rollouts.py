@@ -1,6 +1,6 @@
 """Rollouts that a PPO run kept (`samples/step_N.jsonl`), as the records that training made them from.
 
-Joins the records of `training.samples` to tensors. Knows no reward model and no policy: token ids are not kept.
+Joins the records of `training.ppo.metrics` to tensors. Knows no reward model and no policy: token ids are not kept.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def repeat_positions(encoder: Any, tokenizer: Any, length: int) -> Any:
     Up to n tokens it gives what the encoder gives. Nothing is changed where it reads as many already.
 
     Args:
-        encoder: as `loading.open_encoder` gives it.
+        encoder: as `open_encoder` gives it.
         tokenizer: of the encoder; its limit is raised.
         length: tokens.
 

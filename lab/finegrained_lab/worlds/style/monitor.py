@@ -22,7 +22,7 @@ MEASURES = ("truth/cost", "truth/untouched")
 
 @dataclass(frozen=True)
 class StyleWorldMonitor(Settings):
-    """What the reader's edits of drafts would cost; satisfies `inference.monitor.ResponseMonitor`.
+    """What the reader's edits of drafts would cost; satisfies `inference.config.ResponseMonitor`.
 
     Attributes:
         contexts: file of contexts, whose ids the prompts have.

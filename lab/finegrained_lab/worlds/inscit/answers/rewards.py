@@ -144,7 +144,7 @@ def _honest(judgement: OracleJudgement) -> float:
 
 @dataclass(frozen=True)
 class InscitWorldMonitor(Settings):
-    """What is true of what a reader says, beside its reward; satisfies `inference.monitor.ResponseMonitor`.
+    """What is true of what a reader says, beside its reward; satisfies `inference.config.ResponseMonitor`.
 
     Attributes:
         world: directory of the world.
