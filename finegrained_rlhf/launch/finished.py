@@ -119,8 +119,9 @@ def _replaces(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _digest(path: str) -> str | None:
+    """The fingerprint of a file or directory; None where there is none, or nothing that can be read to its end."""
     try:
-        return fingerprint(path)
+        return fingerprint(path) if Path(path).is_file() or Path(path).is_dir() else None
     except OSError:
         return None
 

@@ -179,9 +179,7 @@ def _stops_the_sweep() -> Iterator[None]:
             logging.getLogger(launcher).setLevel(logging.WARNING)
         try:
             yield
-        except FineGrainedError:
-            raise
-        except (HydraException, OmegaConfBaseException, OSError):
+        except (FineGrainedError, HydraException, OmegaConfBaseException, OSError):
             raise
         except Exception:
             traceback.print_exc()

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
@@ -74,12 +75,8 @@ def first_point(config: DictConfig) -> list[str]:
     """The overrides of a multirun's first point, of what the command line and the configuration sweep."""
     declared = OmegaConf.select(config, "hydra.sweeper.params") or {}
     lines = [*(f"{key}={values}" for key, values in declared.items()), *config.hydra.overrides.task]
-    first = {}
-    for override in OverridesParser.create().parse_overrides(lines):
-        key = override.get_key_element()
-        swept = override.is_sweep_override()
-        first[key] = f"{key}={next(iter(override.sweep_string_iterator()))}" if swept else str(override.input_line)
-    return list(first.values())
+    batches = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(lines), None)
+    return list(batches[0][0])
 
 
 def swept_keys(config: DictConfig) -> set[str]:
