@@ -11,14 +11,13 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tqdm import tqdm
-
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.metrics.functions import repeated_bigram_share, rouge1_scores, words_with_letters
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
 from finegrained_rlhf.retrieval.runs import Judgements, in_trec_order
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.span_f1 import word_tokens
 
 
@@ -125,7 +124,7 @@ def find_passages(
     """
     texts = list(dict.fromkeys(text for text in queries.values() if text.strip()))
     hits: dict[str, list[Hit]] = {}
-    with tqdm(total=len(texts), desc="searching", disable=not progress) as bar:
+    with ProgressBar("searching", len(texts), "queries", progress) as bar:
         for start in range(0, len(texts), _QUERIES):
             batch = texts[start : start + _QUERIES]
             hits.update(zip(batch, retriever.search(batch, k), strict=True))

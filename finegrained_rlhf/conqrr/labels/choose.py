@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from tqdm import tqdm
-
 from finegrained_rlhf.conqrr.inputs import labelled_share
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
@@ -22,6 +20,7 @@ from finegrained_rlhf.core.markers import Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.protocol import Retriever
+from finegrained_rlhf.runtime.console import ProgressBar, tracked
 from finegrained_rlhf.text.span_f1 import SpanMatcher, word_tokens
 
 _QUERIES = 64  # searched together
@@ -194,7 +193,7 @@ def label_passages(
 def _search(retriever: Retriever, queries: Sequence[str], depth: int, progress: bool) -> list[list[str]]:
     """Ids of the passages found for each query, best first."""
     results: list[list[str]] = []
-    with tqdm(total=len(queries), desc="searching", disable=not progress) as bar:
+    with ProgressBar("searching", len(queries), "queries", progress) as bar:
         for start in range(0, len(queries), _QUERIES):
             batch = queries[start : start + _QUERIES]
             results += [[hit.id for hit in hits] for hits in retriever.search(batch, depth)]
@@ -214,7 +213,7 @@ def _compare(questions: Sequence[_Question], passages: Iterable[Passage], size: 
             owners.setdefault(passage, []).append(question)
         for place in question.places:
             drawers.setdefault(place, []).append(question)
-    for place, current in enumerate(tqdm(passages, total=size, desc="comparing", disable=not progress)):
+    for place, current in enumerate(tracked(passages, "comparing", size, "passages", progress)):
         for question in drawers.pop(place, ()):
             question.drawn[place] = current.id
         for question in owners.pop(current.id, ()):

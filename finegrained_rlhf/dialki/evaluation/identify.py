@@ -20,7 +20,7 @@ from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, ProgressBar, writable
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
@@ -153,7 +153,7 @@ class IdentifyKnowledge(Settings):
         searched: list[Searched] = []
         predictions: list[dict[str, Any]] = []
         try:
-            with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
+            with writable(self.output) as stream, ProgressBar("identifying", len(examples), "dialogues") as bar:
                 for example, answer in self._answers(finder, examples):
                     stream.write(json.dumps(answer.to_json(example), ensure_ascii=False) + "\n")
                     searched.append(answer.coverage)

@@ -13,14 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
 from finegrained_rlhf.retrieval.engines.search_clients import SearchClient, reason_of, speakable
 from finegrained_rlhf.retrieval.engines.search_server import RefusedRequest, SearchServer, SearchServerError
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.remote.answers import BUSY
 
 _LONGEST_ID = 512  # bytes of a document's id that the server takes
@@ -178,7 +177,7 @@ def fill(index: ServerIndex, corpus: Corpus, directory: Path, *, passages: int, 
     notes = directory / _PROGRESS
     progress_so_far: dict[str, Any] = read_json(notes) if notes.is_file() else {"sent": 0, "place": asdict(Place())}
     sent = int(progress_so_far["sent"])
-    with tqdm(total=passages, initial=sent, desc="sending", unit="passage", disable=not progress) as bar:
+    with ProgressBar("sending", passages, "passages", progress, done=sent) as bar:
         for block, after in corpus.blocks(bulk, Place(**progress_so_far["place"])):
             index.add(block)
             sent += len(block)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
@@ -21,6 +19,7 @@ from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.retrieval.corpus import Corpus
+from finegrained_rlhf.runtime.console import tracked
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class MakeCorpus(Settings):
         files = sorted(Path(self.pages).glob("*.json"))
         if not files:
             raise DataError("holds no .json file", file=self.pages)
-        for file in tqdm(files, desc="pages", unit="files", delay=2.0):
+        for file in tracked(files, "pages", len(files), "files", after_s=2.0):
             target = Path(self.output_dir) / f"{file.stem}.jsonl"
             if not target.exists():
                 write_jsonl(target, list(page_passages(file)))

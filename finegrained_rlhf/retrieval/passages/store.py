@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from finegrained_rlhf.core.checks import as_object, get_field
 from finegrained_rlhf.core.errors import DataError
@@ -22,6 +21,7 @@ from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
 from finegrained_rlhf.core.markers import CorpusPath, OutputDirectory
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan, Place, id_hash
+from finegrained_rlhf.runtime.console import ProgressBar
 
 _FORMAT = "finegrained-passage-store/1"
 _RECORD = "store.json"
@@ -140,7 +140,7 @@ def build_store(corpus: Corpus, directory: str | Path, progress: bool = True) ->
         raise DataError("expected at most 65,535 files of at most 256 TiB", file=corpus.path)
     scan = corpus.scan(progress=progress)
     hashes, places, start = array("Q"), array("Q"), Place()
-    with tqdm(total=scan.passages, desc="placing", unit="passages", disable=not progress) as bar:
+    with ProgressBar("placing", scan.passages, "passages", progress) as bar:
         for passage, after in corpus.read():
             if after.part != start.part:
                 start = Place(after.part)

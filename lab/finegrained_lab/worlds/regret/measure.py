@@ -14,7 +14,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import OutputDirectory, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.tables import markdown_table
 
 MARGIN = 3.0
@@ -81,7 +81,7 @@ class MeasureRegret(Settings):
         """Measure every case, write the results, print a table."""
         cases = regret_cases()
         rows: list[dict[str, Any]] = []
-        with progress_bar("regret", len(cases), "case", self.progress) as bar:
+        with ProgressBar("regret", len(cases), "cases", self.progress) as bar:
             for case in cases:
                 rows.append(measured_case(case, self.seed, self.runs))
                 bar.update()
