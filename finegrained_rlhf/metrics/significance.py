@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
 _CHUNK = 1 << 22  # signs drawn at once
 _EXACT = 12  # with so many clusters or fewer, every assignment of signs is gone through
@@ -90,6 +89,8 @@ def clustered_t(sums: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[
     Returns:
         t and p; None, None with fewer than two clusters or where the standard error is 0.
     """
+    from scipy.special import stdtr
+
     count, total = len(sums), float(sizes.sum())
     mean = float(sums.sum()) / total
     residuals = sums - sizes * mean

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 import numpy as np
-from scipy.stats import binomtest
 
 from finegrained_rlhf.metrics.detection import share
 from finegrained_rlhf.metrics.ranking import kendall_tau_b
@@ -144,6 +143,8 @@ def order_bias(preferences: Sequence[Sequence[int]], shown: Sequence[Sequence[in
         ValueError: the items differ in number, `shown` is no order of 0 … N − 1, an item has not one preference a
             pair, or a preference is none of 0, 1, 2.
     """
+    from scipy.stats import binomtest
+
     if len(preferences) != len(shown):
         raise ValueError(f"expected the same items, got {len(preferences)} and {len(shown)}")
     results = [_first_wins(item, row, order) for item, (row, order) in enumerate(zip(preferences, shown, strict=True))]
