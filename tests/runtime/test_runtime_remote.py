@@ -19,11 +19,10 @@ from remote_toy import KEY, FakeService, toxicity
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.runtime import RemoteConfig
-from finegrained_rlhf.runtime.remote import quota as quota_module
+from finegrained_rlhf.runtime.remote import client as client_module
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer, wait_before
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
-from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteError
-from finegrained_rlhf.runtime.remote.quota import TokenBucket
+from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteError, TokenBucket
 
 
 def config(url: str, **settings: Any) -> RemoteConfig:
@@ -213,8 +212,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(quota_module.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(quota_module.asyncio, "sleep", self.sleep)
+        monkeypatch.setattr(client_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(client_module.asyncio, "sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
