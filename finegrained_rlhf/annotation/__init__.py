@@ -7,7 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "Adjudicate": "adjudication",
         "MakeAnnotationTasks": "project.make",
-        "MeasureAgreement": "agreement.measure",
+        "MeasureAgreement": "measure_agreement",
         "RandomSelection": "project.selection",
         "ReadAnnotations": "reading.read",
         "SuggestByJudge": "project.suggestions",

@@ -34,18 +34,18 @@ def print_table(
         words: so many columns on the left hold words; numbers follow, aligned on the right.
         stream: where to; None is standard output.
     """
+    from rich.box import HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     out = stream if stream is not None else sys.stdout
-    log = {} if out.isatty() else {"box": None}
-    table = Table(pad_edge=False, **log)
+    table = Table(box=HEAVY_HEAD if out.isatty() else None, pad_edge=False)
     for i, title in enumerate(head):
         table.add_column(Text(title), justify="left" if i < words else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(" ".join(str(cell).split())) for cell in row))
-    console = Console(file=out, width=_LOG_WIDTH if log else None)
+    console = Console(file=out, width=None if out.isatty() else _LOG_WIDTH)
     with console.capture() as drawn:
         console.print(table)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()), file=out)

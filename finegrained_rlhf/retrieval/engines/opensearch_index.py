@@ -130,8 +130,9 @@ class ServerIndex:
         """The passages that have to be sent again, and why."""
         left, reason = [], ""
         items = answer.get("items")
-        results = [item.get("index") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-        if len(results) != len(sent) or not all(isinstance(result, dict) for result in results):
+        given = [item.get("index") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+        results = [result for result in given if isinstance(result, dict)]
+        if len(results) != len(sent):
             return list(sent), "an answer without an item for each of them"
         for passage, result in zip(sent, results, strict=True):
             status = result.get("status", 500)

@@ -9,8 +9,8 @@ import pytest
 from annotation_toy import ANSWER, LAKE, OTHER, export, item, project, span, task
 
 from finegrained_lab.worlds.factworld import SimulateAnnotators
-from finegrained_rlhf.annotation.agreement.figures import MISSING, judged_items
-from finegrained_rlhf.annotation.agreement.measure import MeasureAgreement
+from finegrained_rlhf.annotation.agreement_figures import MISSING, judged_items
+from finegrained_rlhf.annotation.measure_agreement import MeasureAgreement
 from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
 from finegrained_rlhf.annotation.reading.annotations import annotations_of
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
