@@ -19,7 +19,7 @@ from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.records import Experience, RewardTrace, unscored_rows
 from finegrained_rlhf.inference.best_of import TIE, best_sample
-from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
+from finegrained_rlhf.metrics.functions import correlation, covariance, kendall_tau_b
 from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.config import ComponentConfig
 from finegrained_rlhf.rewards.moving import RewardGate

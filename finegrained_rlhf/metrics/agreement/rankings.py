@@ -15,7 +15,7 @@ from itertools import chain, combinations
 import numpy as np
 
 from finegrained_rlhf.metrics.detection import share
-from finegrained_rlhf.metrics.ranking import kendall_tau_b
+from finegrained_rlhf.metrics.functions import kendall_tau_b
 
 TIE, FIRST, SECOND = 0, 1, 2
 """Values of a preference."""
@@ -58,7 +58,7 @@ def ranks_to_preferences(ranks: Sequence[float]) -> tuple[int, ...]:
 
 
 def mean_kendall_tau_b(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float | None:
-    """Mean over items of Kendall's τ_b of two people's rankings with ties (`metrics.ranking.kendall_tau_b`).
+    """Mean over items of Kendall's τ_b of two people's rankings with ties (`metrics.functions.kendall_tau_b`).
 
     Args:
         first: one person's ranks, one row an item.

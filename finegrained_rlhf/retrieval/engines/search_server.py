@@ -173,12 +173,12 @@ class SearchServer:
             ConfigError: user or password are wrong, the certificate is not trusted, or the server is not the product
                 that it must be.
         """
-        patience, content, kind = self.patience(what), None, "application/json"
-        if isinstance(body, Mapping):
-            content = json.dumps(body)
-        elif body is not None:
-            content, kind = "".join(f"{json.dumps(line)}\n" for line in body), "application/x-ndjson"
-        headers = {} if content is None else {"Content-Type": kind}
+        patience, content, headers = self.patience(what), None, {}
+        if body is not None:
+            lines = [json.dumps(line, ensure_ascii=False) for line in ([body] if isinstance(body, Mapping) else body)]
+            content = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+            kind = "application/json" if isinstance(body, Mapping) else "application/x-ndjson"
+            headers = {"Content-Type": kind}
         while True:
             asked = None
             try:
