@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+_CHUNK = 1 << 22  # signs drawn at once
+_EXACT = 12  # with so many clusters or fewer, every assignment of signs is gone through
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,6 @@ def _checked(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise ValueError(f"a statistic that is undefined must be None, got {value}")
     return None if value is None else float(value)
-
-
-_CHUNK = 1 << 22  # signs drawn at once
-_EXACT = 12  # with so many clusters or fewer, every assignment of signs is gone through
 
 
 @dataclass(frozen=True)

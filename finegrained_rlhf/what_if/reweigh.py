@@ -30,6 +30,12 @@ from finegrained_rlhf.what_if.weights import (
     experience_under,
 )
 
+NUMBERS = ("total_before", "total_now", "tau", "best_changes", "advantage_correlation", "advantage_flips")
+"""What is averaged over steps, in the order of the table."""
+_HEADINGS = ("total before", "total now", "Kendall τ_b", "best changes", "advantages r", "signs change")
+_SHOWN = 200
+"""Characters of a prompt that are printed; the file has all."""
+
 
 def run_weighing(config: Mapping[str, Any], run: RunDirectory) -> Weighing:
     """The reward in a run's configuration; a penalty for form is a component whose weight is the penalty, negative.
@@ -195,14 +201,6 @@ def _steps(job: Reweigh, run: RunDirectory) -> list[int]:
     if missing:
         raise ConfigError(f"steps: step {missing[0]} was not kept; kept are {', '.join(map(str, kept))}")
     return kept if job.steps is None else sorted(set(job.steps))
-
-
-NUMBERS = ("total_before", "total_now", "tau", "best_changes", "advantage_correlation", "advantage_flips")
-"""What is averaged over steps, in the order of the table."""
-_HEADINGS = ("total before", "total now", "Kendall τ_b", "best changes", "advantages r", "signs change")
-
-_SHOWN = 200
-"""Characters of a prompt that are printed; the file has all."""
 
 
 def report_text(report: Mapping[str, Any], examples: int) -> str:

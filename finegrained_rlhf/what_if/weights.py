@@ -29,6 +29,9 @@ from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep
 
+TOLERANCE = 1e-4
+"""Kept numbers have six digits; advantages that are made of them differ by less than this."""
+
 
 @dataclass(frozen=True)
 class Weighing:
@@ -106,10 +109,6 @@ def component_config(name: str, settings: Mapping[str, object]) -> ComponentConf
         return ComponentConfig(**values)  # type: ignore[arg-type]
     except ConfigError as error:
         raise ConfigError(f"reward.settings.{name}: {error}") from None
-
-
-TOLERANCE = 1e-4
-"""Kept numbers have six digits; advantages that are made of them differ by less than this."""
 
 
 def experience_under(

@@ -14,6 +14,15 @@ from finegrained_rlhf.report.elements.html import Html, el, isolated, join, sign
 from finegrained_rlhf.report.elements.page import list_tools, sort_values
 from finegrained_rlhf.runtime.directory.samples import OracleMark, SampleRecord, SampleSegment
 
+LEVELS = 5
+"""Shades of each sign."""
+LAYERS = 16
+"""Choices that the style sheet knows; a reward of more components than that is cut off."""
+_FSI, _PDI = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+# Numbers of a token, in the order in which they are shown.
+_NAMES = {"advantage": "advantage", "reward": "token reward", "value": "value", "kl": "KL"}
+_SHARES = {"kl": "KL"}
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -50,16 +59,6 @@ def cut(text: str, segments: Sequence[SampleSegment | OracleMark], ends: Sequenc
     if shown < len(ends):
         pieces.append(Piece(len(text), len(text), tuple(range(shown, len(ends)))))
     return pieces
-
-
-LEVELS = 5
-"""Shades of each sign."""
-LAYERS = 16
-"""Choices that the style sheet knows; a reward of more components than that is cut off."""
-_FSI, _PDI = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
-# Numbers of a token, in the order in which they are shown.
-_NAMES = {"advantage": "advantage", "reward": "token reward", "value": "value", "kl": "KL"}
-_SHARES = {"kl": "KL"}
 
 
 @dataclass(frozen=True)

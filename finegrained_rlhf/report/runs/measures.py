@@ -29,6 +29,13 @@ _NEITHER = ("apology", "quoted", "variant")
 """Ways to be less toxic that are neither good nor bad by themselves."""
 SEGMENT, LENGTH, KL, PERPLEXITY = "a segment", "tokens", "KL", "perplexity under the initial policy"
 REPETITION, ENDED = "repeated 3-grams", "answers that end"
+Z = 1.96
+SHARE_FLOOR = 0.01
+"""Changes of a share below this never count."""
+FEWEST = 4
+"""Answers that a spread is estimated from, at least."""
+Values = Callable[[Sequence[SampleRecord]], list[float]]
+"""What an answer adds to a mean over answers: a number for each of them."""
 
 
 @dataclass(frozen=True)
@@ -217,15 +224,6 @@ def _noise(record: RunRecord, first: float | None, after: float | None, values: 
 def _at(points: Sequence[Point], step: float) -> float:
     """The value at `step`, or at the last step before it."""
     return [value for at, value in points if at <= step or at == points[0][0]][-1]
-
-
-Z = 1.96
-SHARE_FLOOR = 0.01
-"""Changes of a share below this never count."""
-FEWEST = 4
-"""Answers that a spread is estimated from, at least."""
-Values = Callable[[Sequence[SampleRecord]], list[float]]
-"""What an answer adds to a mean over answers: a number for each of them."""
 
 
 def of_total(answers: Sequence[SampleRecord]) -> list[float]:

@@ -23,6 +23,9 @@ from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, reporting_full_disk
 
 _ABSENT = object()
+logger = logging.getLogger(__name__)
+FORMAT = 1
+"""Of `provenance.json`."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +137,6 @@ def _shown(value: Any) -> str:
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
-
-logger = logging.getLogger(__name__)
-FORMAT = 1
-"""Of `provenance.json`."""
 
 
 def changes_of_run(run: RunDirectory, config: Mapping[str, Any]) -> list[Change]:

@@ -27,6 +27,19 @@ from finegrained_rlhf.runtime.remote.answers import (
     wait_before,
 )
 
+logger = logging.getLogger(__name__)
+_JSON = {"Content-Type": "application/json"}
+_OF_THE_SERVICE = frozenset({401, 403, 404, 405})
+"""Refusals that every request would get."""
+_TRIES_OF_AN_ITEM = 5
+"""How often a service that answers others may fail at one request before that request is set aside."""
+_WARNS_EVERY_S = 30.0
+"""Seconds from one line that says that a service is waited for to the next."""
+_KEPT_S = 60.0
+"""Seconds that a connection without a request is kept."""
+_STARTING = threading.Lock()
+_RUN = 24  # equal bytes that make a quotation
+
 
 class TokenBucket:
     """Lets `per_s` items a second through, and at most `burst` at once after a pause.
@@ -67,20 +80,6 @@ class TokenBucket:
         most = max(self._burst, items)
         self._there, self._at = min(most, self._there + (now - self._at) * self._per_s), now
         return max(closed, (items - self._there) / self._per_s)
-
-
-logger = logging.getLogger(__name__)
-
-_JSON = {"Content-Type": "application/json"}
-_OF_THE_SERVICE = frozenset({401, 403, 404, 405})
-"""Refusals that every request would get."""
-_TRIES_OF_AN_ITEM = 5
-"""How often a service that answers others may fail at one request before that request is set aside."""
-_WARNS_EVERY_S = 30.0
-"""Seconds from one line that says that a service is waited for to the next."""
-_KEPT_S = 60.0
-"""Seconds that a connection without a request is kept."""
-_STARTING = threading.Lock()
 
 
 class RemoteError(FineGrainedError):
@@ -361,9 +360,6 @@ class RemoteClient:
 def _without_texts(reason: str, status: int) -> str:
     """Why there is no answer, without what an answer says."""
     return f"status {status}" if reason.startswith("status") else reason.partition(":")[0]
-
-
-_RUN = 24  # equal bytes that make a quotation
 
 
 def _quotes(answer: bytes, content: bytes) -> bool:
