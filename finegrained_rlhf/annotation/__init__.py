@@ -7,7 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "Adjudicate": "adjudication",
         "MakeAnnotationTasks": "project",
-        "MeasureAgreement": "agreement.measure",
+        "MeasureAgreement": "measure_agreement",
         "RandomSelection": "items",
         "ReadAnnotations": "reading",
         "SuggestByJudge": "items",

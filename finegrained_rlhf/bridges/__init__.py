@@ -7,9 +7,9 @@ __getattr__, __dir__ = lazy_exports(
     {
         "DenseReward": "arrays",
         "TokenRewards": "arrays",
-        "VerlRewardManager": "verl",
-        "trl_reward_function": "trl",
-        "trl_reward_functions": "trl",
-        "verl_compute_score": "verl",
+        "VerlRewardManager": "trainers",
+        "trl_reward_function": "trainers",
+        "trl_reward_functions": "trainers",
+        "verl_compute_score": "trainers",
     },
 )

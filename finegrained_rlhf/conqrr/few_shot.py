@@ -22,7 +22,7 @@ from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.models.config import PolicyConfig
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
@@ -181,7 +181,7 @@ class PolicyWriter(Settings):
         batches = PolicyGenerator(policy, processes=processes).stream(
             encoded, max_new_tokens=max_new_tokens, batch_size=self.batch_size
         )
-        with progress_bar("rewriting", len(encoded), "question") as bar:
+        with ProgressBar("rewriting", len(encoded), "questions") as bar:
             for batch in batches:
                 rewrites += [WrittenRewrite(group[0].text, group[0].finished) for group in batch]
                 bar.update(len(batch))
@@ -221,7 +221,7 @@ class EndpointWriter(Settings):
             written = kept.get(prompts.values())
             missing = [text for text in dict.fromkeys(prompts.values()) if text not in written]
             client = RemoteClient(self.remote, lambda key: {"Authorization": f"Bearer {key}"})
-            with progress_bar("rewriting", len(missing), "question") as bar:
+            with ProgressBar("rewriting", len(missing), "questions") as bar:
 
                 def keep(number: int, answer: list[Any]) -> None:
                     kept.put(missing[number], answer)

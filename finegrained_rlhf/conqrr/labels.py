@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tqdm import tqdm
-
 from finegrained_rlhf.conqrr.data import PassageLabel, QueryKind, RewriteData, RewriteExample, as_rewrite_data, query_of
 from finegrained_rlhf.conqrr.inputs import labelled_share
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -39,6 +37,7 @@ from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.record import IndexRecord, RecordedConfig, read_index_record
+from finegrained_rlhf.runtime.console import ProgressBar, tracked
 from finegrained_rlhf.text.scores import SpanMatcher, word_tokens
 
 _QUERIES = 64  # searched together
@@ -211,7 +210,7 @@ def label_passages(
 def _search(retriever: Retriever, queries: Sequence[str], depth: int, progress: bool) -> list[list[str]]:
     """Ids of the passages found for each query, best first."""
     results: list[list[str]] = []
-    with tqdm(total=len(queries), desc="searching", disable=not progress) as bar:
+    with ProgressBar("searching", len(queries), "queries", progress) as bar:
         for start in range(0, len(queries), _QUERIES):
             batch = queries[start : start + _QUERIES]
             results += [[hit.id for hit in hits] for hits in retriever.search(batch, depth)]
@@ -231,7 +230,7 @@ def _compare(questions: Sequence[_Question], passages: Iterable[Passage], size: 
             owners.setdefault(passage, []).append(question)
         for place in question.places:
             drawers.setdefault(place, []).append(question)
-    for place, current in enumerate(tqdm(passages, total=size, desc="comparing", disable=not progress)):
+    for place, current in enumerate(tracked(passages, "comparing", size, "passages", progress)):
         for question in drawers.pop(place, ()):
             question.drawn[place] = current.id
         for question in owners.pop(current.id, ()):

@@ -14,8 +14,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
-from tqdm import tqdm
-
 from finegrained_rlhf.conqrr.data import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
@@ -26,6 +24,7 @@ from finegrained_rlhf.metrics.significance import holm, paired_test
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
 from finegrained_rlhf.retrieval.runs import Judgements, Run, in_trec_order
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.scores import word_tokens
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -133,7 +132,7 @@ def find_passages(
     """
     texts = list(dict.fromkeys(text for text in queries.values() if text.strip()))
     hits: dict[str, list[Hit]] = {}
-    with tqdm(total=len(texts), desc="searching", disable=not progress) as bar:
+    with ProgressBar("searching", len(texts), "queries", progress) as bar:
         for start in range(0, len(texts), _QUERIES):
             batch = texts[start : start + _QUERIES]
             hits.update(zip(batch, retriever.search(batch, k), strict=True))

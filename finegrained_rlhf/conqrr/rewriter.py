@@ -26,7 +26,7 @@ from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import hit_row
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 from finegrained_rlhf.rollout.beam import Hypothesis, beam_search, best
-from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, ProgressBar, writable
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import token_ends
 
@@ -228,7 +228,7 @@ def _rewrites(
     job: Rewrite, rewriter: QueryRewriter, examples: Sequence[RewriteExample], retriever: Retriever | None
 ) -> list[WrittenRewrite]:
     shown = len(examples) > job.rewriting.batch_size
-    with progress_bar("rewriting", len(examples), "question", shown) as bar:
+    with ProgressBar("rewriting", len(examples), "questions", shown) as bar:
         if job.by_rank is not None and retriever is not None:
             drawn = rewriter.sample(examples, job.by_rank.decoding(), job.by_rank.seed, bar.update)
             texts = [[one.text for one in group] for group in drawn]

@@ -30,7 +30,7 @@ from finegrained_rlhf.dialki.scores import Coverage, KnowledgeScore, score_answe
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import ROLES, Role
 from finegrained_rlhf.report.charts.plots import COLOURS, INK, load_pyplot, row_of_axes, save_figure
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -379,10 +379,10 @@ def _answers(job: EvaluateDialki, finder: Finder[Any], items: Sequence[Any]) -> 
     processes = finder.processes
     share = [items[i] for i in processes.share(len(items))]
     answers: list[Answered] = []
-    with progress_bar("evaluating", len(share), "dialogue", processes.is_main) as bar:
+    with ProgressBar("evaluating", len(share), "dialogues", processes.is_main) as bar:
         for start in range(0, len(share), job.batch_size):
             answers += answered(finder, share[start : start + job.batch_size], job.turns)
-            bar.update(len(answers) - bar.n)
+            bar.update(len(answers) - bar.done)
     return processes.gather_objects(answers)
 
 

@@ -24,7 +24,7 @@ from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses import KnowledgeInput, ResponseInput
 from finegrained_rlhf.dialki.scores import CONTEXT_EDGES, Coverage, Searched, length_edges
 from finegrained_rlhf.inference.config import DecodingConfig
-from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, ProgressBar, writable
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
@@ -257,7 +257,7 @@ class IdentifyKnowledge(Settings):
         searched: list[Searched] = []
         answers: list[Found] = []
         try:
-            with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
+            with writable(self.output) as stream, ProgressBar("identifying", len(examples), "dialogues") as bar:
                 for example, answer in self._answers(finder, examples):
                     stream.write(json.dumps(answer.to_json(example), ensure_ascii=False) + "\n")
                     searched.append(answer.coverage)

@@ -26,7 +26,7 @@ from finegrained_rlhf.dialogue.records import Knowledge, Passage
 from finegrained_rlhf.dialogue.tokens import plain_title
 from finegrained_rlhf.feedback import records as feedback
 from finegrained_rlhf.feedback.reading import write_examples
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.templates import squeeze
 
@@ -277,7 +277,7 @@ def find_knowledge(
     """What DIALKI finds for each dialogue, in order, in every process; the processes share the work."""
     share = [examples[i] for i in processes.share(len(examples))]
     answers: list[Found] = []
-    with progress_bar("identifying", len(share), "dialogue", progress and processes.is_main) as bar:
+    with ProgressBar("identifying", len(share), "dialogues", progress and processes.is_main) as bar:
         for batch in finder.stream(share):
             answers += batch
             bar.update(len(batch))

@@ -21,6 +21,7 @@ from finegrained_rlhf.factworld.oracle import Judgement, judge, source_of, to_fe
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, PREDICTIONS, SECOND, TIE, FeedbackRecord
+from finegrained_rlhf.runtime.console import tracked
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 
 SUB_SENTENCE_RATE = 0.17
@@ -143,8 +144,6 @@ class AnnotateFactWorld(Settings):
         Raises:
             DataError: a record is broken, or every one has an empty output; nothing is written then.
         """
-        from tqdm import tqdm
-
         annotator = Annotator(self.noise, self.seed)
         segmenter = SpacySegmenter(self.segmenter)
         records = read_outputs(self.input)
@@ -152,7 +151,7 @@ class AnnotateFactWorld(Settings):
         if not answered:
             raise DataError("every question has an empty output: there is nothing to annotate", file=self.input)
         feedback = []
-        for record in tqdm(answered, desc="annotating", unit="question", delay=2.0):
+        for record in tracked(answered, "annotating", len(answered), "questions", after_s=2.0):
             try:
                 feedback.append(annotate(record, annotator, segmenter))
             except DataError as error:

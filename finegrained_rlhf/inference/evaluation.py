@@ -19,7 +19,7 @@ from finegrained_rlhf.inference.generator import Answering, PolicyGenerator, Res
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.placement import EMPTY
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
@@ -120,7 +120,7 @@ def _chosen(
     if chooser is None:
         return [group[0] for group in groups]
     chosen: list[Response] = []
-    with progress_bar("choosing", len(prompts), "prompt", progress and processes.is_main) as bar:
+    with ProgressBar("choosing", len(prompts), "prompts", progress and processes.is_main) as bar:
         for start in range(0, len(prompts), _SCORED_AT_ONCE):
             part = slice(start, start + _SCORED_AT_ONCE)
             chosen += [choice.response for choice in chooser.choose(prompts[part], groups[part])]
@@ -171,7 +171,7 @@ def _measure(
     """This process's rows, of answers with their tokens and whether they are finished."""
     rows: list[EvaluatedResponse] = []
     shown = progress and processes.is_main and bool(composer or oracle)
-    with progress_bar("measuring", len(prompts), "answer", shown) as bar:
+    with ProgressBar("measuring", len(prompts), "answers", shown) as bar:
         for start in range(0, len(prompts), _SCORED_AT_ONCE):
             asked, given = prompts[start : start + _SCORED_AT_ONCE], answers[start : start + _SCORED_AT_ONCE]
             scores: Mapping[str, SegmentScores] = {}

@@ -21,7 +21,7 @@ from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer
 from finegrained_rlhf.rollout.select import make_engine
-from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, ProgressBar, writable
 from finegrained_rlhf.runtime.processes import Processes
 
 _Row = dict[str, Any]
@@ -112,7 +112,7 @@ def generate(job: Generate) -> None:
     decoding = sampling(job.decoding, job.best_of)
     batches = job.answering(decoding).stream(generator, prompts)
     try:
-        with writable(job.output) as stream, progress_bar("generating", len(items), "prompt") as bar:
+        with writable(job.output) as stream, ProgressBar("generating", len(items), "prompts") as bar:
             for part, batch in zip(_cut(prompts, job.batch_size), batches, strict=True):
                 for row in _rows(part, batch, decoding) if chooser is None else _best_rows(part, batch, chooser):
                     stream.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -21,7 +21,7 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, pad_rows
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.plain_text import TooLong
@@ -298,7 +298,7 @@ def respond(
     """
     share = [prompts[i] for i in processes.share(len(prompts))]
     groups: list[list[Response]] = []
-    with progress_bar("generating", len(share), "prompt", answering.progress and processes.is_main) as bar:
+    with ProgressBar("generating", len(share), "prompts", answering.progress and processes.is_main) as bar:
         for batch in answering.stream(generator, share):
             groups += batch
             bar.update(len(batch))

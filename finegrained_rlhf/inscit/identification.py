@@ -31,7 +31,7 @@ from finegrained_rlhf.inscit.candidates import (
 )
 from finegrained_rlhf.inscit.data import INSCIT_DATA, EvidencePassage, InscitTurn, read_inscit, turns_of
 from finegrained_rlhf.inscit.predictions import InscitPrediction, mean_percent, passage_f1, write_predictions
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.tables import cell, markdown_table
 
@@ -136,7 +136,7 @@ class IdentifyEvidence(Settings):
         processes = finder.processes
         share = [examples[i] for i in processes.share(len(examples))]
         rows, covered = [], []
-        with progress_bar("identifying", len(share), "dialogue", processes.is_main) as bar:
+        with ProgressBar("identifying", len(share), "dialogues", processes.is_main) as bar:
             answers = (answer for batch in finder.stream(share) for answer in batch)
             for example, answer in zip(share, answers, strict=True):
                 ids = [example.passages[number].id for number in answer.searched]

@@ -22,9 +22,9 @@ from finegrained_rlhf.core.files import read_json, write_text
 from finegrained_rlhf.launch.checks.paths import outputs
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.launch.steps import Step
-from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions
+from finegrained_rlhf.runtime.directory.run_records import changes
 
 FILE = ".steps.json"
 _DIRECTORY = "{directory}"

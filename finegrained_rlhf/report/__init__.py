@@ -8,9 +8,9 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Compare": "compare_text",
+        "Compare": "write",
         "Export": "export",
-        "Runs": "runs.list",
+        "Runs": "console",
         "ParetoAxes": "sweeps.results",
         "Report": "write",
         "SweepTable": "sweeps.results",

@@ -33,10 +33,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
+from finegrained_rlhf.runtime.console import ProgressBar
 
 CORPUS_SUFFIXES = (".jsonl", ".tsv", ".jsonl.gz", ".tsv.gz")
 """How the names of a corpus's files end."""
@@ -316,12 +316,11 @@ class Corpus:
             return known
         hashes = array("Q")
         total = None if self.compressed else sum(size for _, size, _ in files)  # unpacked sizes are not known
-        unit = "B" if total else "passage"
-        with tqdm(total=total, desc="checking", unit=unit, unit_scale=True, disable=not progress) as bar:
+        with ProgressBar("checking", total, "bytes" if total else "passages", progress) as bar:
             for block, after in self.blocks(10_000):
                 hashes.extend(id_hash(passage.id) for passage in block)
                 read = sum(size for _, size, _ in files[: after.part]) + after.offset
-                bar.update(read - bar.n if total else len(block))
+                bar.update(read - bar.done if total else len(block))
         if not hashes:
             raise DataError("holds no passage, expected at least one", file=self.path)
         twice = _repeated(np.frombuffer(hashes, dtype=np.uint64))

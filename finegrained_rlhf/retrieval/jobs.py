@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from tqdm import tqdm
-
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
@@ -29,6 +27,7 @@ from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.retrieval.runs import write_trec_run
+from finegrained_rlhf.runtime.console import ProgressBar
 
 _STREAM = "-"
 
@@ -152,7 +151,7 @@ class Search(Settings):
 def search_all(retriever: Retriever, queries: Sequence[str], k: int, batch_size: int) -> list[list[Hit]]:
     """The best passages for each query, searched in batches under a progress bar."""
     results: list[list[Hit]] = []
-    with tqdm(total=len(queries), desc="searching", unit="query", disable=len(queries) <= batch_size) as bar:
+    with ProgressBar("searching", len(queries), "queries", len(queries) > batch_size) as bar:
         for start in range(0, len(queries), batch_size):
             batch = queries[start : start + batch_size]
             results += retriever.search(batch, k)

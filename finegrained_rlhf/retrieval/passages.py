@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
@@ -27,6 +26,7 @@ from finegrained_rlhf.core.files import atomic_directory, read_json, write_json,
 from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputDirectory
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan, Place, id_hash
+from finegrained_rlhf.runtime.console import ProgressBar, tracked
 
 _FORMAT = "finegrained-passage-store/1"
 _RECORD = "store.json"
@@ -145,7 +145,7 @@ def build_store(corpus: Corpus, directory: str | Path, progress: bool = True) ->
         raise DataError("expected at most 65,535 files of at most 256 TiB", file=corpus.path)
     scan = corpus.scan(progress=progress)
     hashes, places, start = array("Q"), array("Q"), Place()
-    with tqdm(total=scan.passages, desc="placing", unit="passages", disable=not progress) as bar:
+    with ProgressBar("placing", scan.passages, "passages", progress) as bar:
         for passage, after in corpus.read():
             if after.part != start.part:
                 start = Place(after.part)
@@ -234,7 +234,7 @@ class MakeCorpus(Settings):
         files = sorted(Path(self.pages).glob("*.json"))
         if not files:
             raise DataError("holds no .json file", file=self.pages)
-        for file in tqdm(files, desc="pages", unit="files", delay=2.0):
+        for file in tracked(files, "pages", len(files), "files", after_s=2.0):
             target = Path(self.output_dir) / f"{file.stem}.jsonl"
             if not target.exists():
                 write_jsonl(target, list(page_passages(file)))

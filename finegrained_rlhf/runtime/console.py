@@ -9,19 +9,20 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
-
-from tqdm import tqdm
+from typing import Any, TextIO, TypeVar
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.files import atomic_path
 
+T = TypeVar("T")
 STANDARD_OUTPUT = "-"
 """The `output` that means standard output."""
 PLAIN_SECONDS = 10.0
 """Seconds between two plain lines; the first and the last step always have one."""
+BAR_SECONDS = 0.1
+"""Seconds between two states of a bar."""
 _SHOWN = ("loss", "reward/total", "kl", "score", "lr")
 _FORM = {
     "kl": ("KL", "nats an answer"),
@@ -34,11 +35,6 @@ _FORM = {
 }
 
 
-def progress_bar(what: str, total: int, unit: str, shown: bool = True) -> Any:
-    """A progress bar on standard error."""
-    return tqdm(total=total, desc=what, unit=unit, disable=not shown, dynamic_ncols=True)
-
-
 @contextmanager
 def writable(output: str) -> Iterator[TextIO]:
     """Standard output for `-`, else a file that appears when the block ends well."""
@@ -47,6 +43,94 @@ def writable(output: str) -> Iterator[TextIO]:
         return
     with atomic_path(output) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         yield stream
+
+
+class ProgressBar:
+    """How far some work is, on standard error; a context manager around it.
+
+    A terminal gets a bar that `rich` draws. A log gets a plain line every ten seconds, and none of shorter work; so
+    does a terminal where rich is not installed.
+
+    Attributes:
+        done: how many are done.
+
+    Args:
+        what: is done; plain text.
+        total: how many there are; None where nobody knows.
+        units: what is counted, in the plural; `bytes` are shown in MB.
+        shown: False shows nothing.
+        done: how many an earlier start did.
+        after_s: seconds of work before a bar appears.
+    """
+
+    def __init__(
+        self, what: str, total: int | None, units: str, shown: bool = True, *, done: int = 0, after_s: float = 0.0
+    ) -> None:
+        self.done, self._first, self._total = done, done, total
+        self._what, self._units, self._shown, self._after_s = what, units, shown, after_s
+        self._started = self._next = 0.0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        if self._shown and sys.stderr.isatty():
+            self._bar, self._task = _drawn_bar(self._what, self._total)
+        self._started = time.monotonic()
+        self._next = self._started + (PLAIN_SECONDS if self._bar is None else self._after_s)
+        self.update(0)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None and self._bar.live.is_started:
+            self._show(time.monotonic())
+            self._bar.stop()
+
+    def update(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.done += count
+        if self._shown and (now := time.monotonic()) >= self._next:
+            self._show(now)
+
+    def _show(self, now: float) -> None:
+        if self._bar is not None:
+            self._bar.start()
+            self._bar.update(self._task, completed=self.done, counted=self._counted())
+            self._next = now + BAR_SECONDS
+            return
+        rate = (self.done - self._first) / (now - self._started)
+        left = f", {in_words((self._total - self.done) / rate)} left" if self._total and rate else ""
+        print(f"{self._what}: {self._counted()}{left}", file=sys.stderr, flush=True)
+        self._next = now + PLAIN_SECONDS
+
+    def _counted(self) -> str:
+        counts = [count for count in (self.done, self._total) if count is not None]
+        if self._units == "bytes":
+            return " of ".join(f"{count / 1e6:,.0f} MB" for count in counts)
+        return f"{' of '.join(f'{count:,}' for count in counts)} {self._units}"
+
+
+def tracked(
+    items: Iterable[T], what: str, total: int, units: str, shown: bool = True, after_s: float = 0.0
+) -> Iterator[T]:
+    """The items one by one under a `ProgressBar`."""
+    with ProgressBar(what, total, units, shown, after_s=after_s) as bar:
+        for item in items:
+            yield item
+            bar.update()
+
+
+@contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """Shows, on a terminal, one line of standard error at a time; an empty one clears it. A log gets none."""
+
+    def show(text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        show("")
 
 
 class TrainingProgress:
@@ -173,6 +257,19 @@ def _live_display(stream: TextIO) -> Any:
     except ImportError:
         return None
     return Live(console=Console(file=stream), auto_refresh=False, transient=False)
+
+
+def _drawn_bar(what: str, total: int | None) -> tuple[Any, Any]:
+    """A bar that is not shown yet, and its task; None where rich is not installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    except ImportError:
+        return None, None
+    name, counted = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[counted]"))
+    columns = (name, BarColumn(), counted, TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(file=sys.stderr), redirect_stdout=False)
+    return bar, bar.add_task(what, total=total, counted="")
 
 
 def _table(headline: str, metrics: Mapping[str, float]) -> Any:

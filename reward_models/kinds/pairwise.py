@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import Density, Taxonomy
+from finegrained_rlhf.runtime.console import tracked
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.kinds.base import Form, Kind
@@ -64,11 +65,9 @@ def completeness_kind(taxonomy: Taxonomy) -> PairKind:
 
     def compare(records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching) -> PairSet:
         """Pairs from the completeness scores; records whose set S is empty are skipped."""
-        from tqdm import tqdm
-
         from reward_models.labels.completeness import completeness
 
-        bar = tqdm(records, desc="completeness pairs", unit="example", delay=PROGRESS_DELAY_S, leave=False)
+        bar = tracked(records, "completeness pairs", len(records), "examples", after_s=PROGRESS_DELAY_S)
         scored = [(record, completeness(record, segmenter, matching, minor)) for record in bar]
         return pair_set([(record, result.preferences) for record, result in scored if result is not None])
 

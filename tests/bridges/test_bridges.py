@@ -22,7 +22,7 @@ from finegrained_rlhf.bridges import (
     trl_reward_functions,
     verl_compute_score,
 )
-from finegrained_rlhf.bridges.columns import message_text, prompt_of_row
+from finegrained_rlhf.bridges.trainers import message_text, prompt_of_row
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, Sample, SegmentScores, pad_rows
 from finegrained_rlhf.rewards import (

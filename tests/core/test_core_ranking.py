@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
+from finegrained_rlhf.metrics.functions import correlation, covariance, kendall_tau_b
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class FakeService:
         self.paths: list[str] = []
         self.asked: Counter[str] = Counter()
         self.refused = 0
-        self.busiest = 0
+        self.busiest = self.connections = 0
         self._under_way = 0
         self._window, self._in_window = 0.0, 0
         self._lock = threading.Lock()
@@ -76,6 +76,10 @@ class FakeService:
     def _handler(fake: Any) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                fake.connections += 1
 
             def log_message(self, *_: Any) -> None: ...
 

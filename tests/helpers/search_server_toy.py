@@ -19,10 +19,7 @@ from typing import Any
 
 Answer = tuple[int, Any, dict[str, str]]
 Fault = Callable[[Answer], "Answer | bytes"]
-_KIND = {  # of requests whose body is lines
-    "opensearch": "application/json",
-    "elasticsearch": "application/vnd.elasticsearch+x-ndjson; compatible-with=9",
-}
+_KIND = "application/x-ndjson"  # of requests whose body is lines
 _SAYS = {
     "opensearch": "application/json; charset=UTF-8",
     "elasticsearch": "application/vnd.elasticsearch+json;compatible-with=9",
@@ -37,7 +34,7 @@ class FakeServer:
     faults: the end of a path, and what makes another answer of the true one to the next request with it; one after
         the other, each once.
     password: of the user `reader`, where one is needed.
-    product: `opensearch` or `elasticsearch`, which says so in every answer and wants its own media types.
+    product: `opensearch` or `elasticsearch`, which says so in every answer.
     """
 
     def __init__(self, product: str = "opensearch") -> None:
@@ -124,7 +121,7 @@ class FakeServer:
         if (method, action) == ("POST", "_refresh"):
             index["seen"] = dict(index["documents"])
             return 200, {"_shards": {"failed": 0}}, {}
-        assert method in ("POST", "PUT") and kind == _KIND[self.product] and body.endswith(b"\n"), (method, path, kind)
+        assert method in ("POST", "PUT") and kind == _KIND and body.endswith(b"\n"), (method, path, kind)
         lines = [json.loads(line) for line in body.decode().splitlines()]
         if action == "_bulk":
             return self._bulk(index, lines)

@@ -18,8 +18,8 @@ from finegrained_rlhf.core.fields import named_class
 from finegrained_rlhf.launch.app import run_command
 from finegrained_rlhf.launch.build import build
 from finegrained_rlhf.launch.command_line import CommandLine
-from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
+from finegrained_rlhf.runtime.directory.run_records import changes
 
 ROOT = Path(__file__).parents[2]
 TARGET = "finegrained_rlhf.counting_of_a_test.Count"

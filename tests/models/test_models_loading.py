@@ -22,8 +22,8 @@ from finegrained_rlhf.models.policy import CausalPolicy, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import save_policy
-from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of
+from finegrained_rlhf.runtime.directory.run_records import changes
 
 ROWS = torch.tensor([0, 0, 1, 1, 2, 2])
 

@@ -22,11 +22,11 @@ from finegrained_rlhf.models.tiny import TinyLlamaConfig
 from finegrained_rlhf.models.tiny_networks import build_llama
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.preflight.memory import formulas as memory
-from finegrained_rlhf.preflight.memory.layers import ProbeBatch
 from finegrained_rlhf.preflight.memory.plan import Activations
 from finegrained_rlhf.preflight.memory.preflight import _reward_models, plan_of
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
+    ProbeBatch,
     policy_activations,
     policy_shell,
     saved_bytes,

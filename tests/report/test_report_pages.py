@@ -35,8 +35,17 @@ from finegrained_rlhf.report.elements.html import Html, escape
 from finegrained_rlhf.report.pages.compare import compare_page, missing_lines, names_of, overlays
 from finegrained_rlhf.report.pages.run import changed_words, components_table, header, run_page, timelines
 from finegrained_rlhf.report.pages.verdict import cautions, degenerate_text
-from finegrained_rlhf.report.runs.measures import mean_true_error, price_measures, reward_measures, true_measures
-from finegrained_rlhf.report.runs.noise import of_component, of_segments, of_total, paired_noise, share_noise
+from finegrained_rlhf.report.runs.measures import (
+    mean_true_error,
+    of_component,
+    of_segments,
+    of_total,
+    paired_noise,
+    price_measures,
+    reward_measures,
+    share_noise,
+    true_measures,
+)
 from finegrained_rlhf.report.runs.record import RunRecord, read_run
 from finegrained_rlhf.report.runs.settings import by_identity, changed_keys
 from finegrained_rlhf.report.sweeps.page import inline_svg, sweep_page

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from report_toy import response, text_of, write_lines
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.report.charts.heatmap import Group, heat_panel
+from finegrained_rlhf.report.charts.heatmap import Group, cut, heat_panel
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure, smoothed, thinned, tick_text, ticks
 from finegrained_rlhf.report.elements.html import Html, el, escape, number, signed
 from finegrained_rlhf.report.runs.record import evenly
-from finegrained_rlhf.report.runs.responses import cut
 from finegrained_rlhf.runtime.directory.samples import (
     OracleMark,
     SampleRecord,

@@ -20,10 +20,9 @@ from script_runs import run_script
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.launch.plain_words import with_keys
-from finegrained_rlhf.report.compare_text import Compare
-from finegrained_rlhf.report.elements.text_table import plain_table, print_table
-from finegrained_rlhf.report.runs.list import Runs, runs_below
+from finegrained_rlhf.report.console import Runs, print_table, runs_below
 from finegrained_rlhf.report.runs.state import read_state
+from finegrained_rlhf.report.write import Compare
 
 LATER = time.time() + 3600
 
@@ -170,10 +169,9 @@ def test_tables_are_plain_in_a_log_and_drawn_on_a_terminal(monkeypatch: pytest.M
             return True
 
     rows = [["日本", 1, "[red]x[/red]"], ["a\nb", 12, ""]]
-    assert plain_table(["name", "n", "w"], rows) == ["name   n             w", "日本   1  [red]x[/red]", "a b   12"]
     log, terminal = io.StringIO(), Terminal()
     print_table(["name", "n", "w"], rows, stream=log)
-    assert log.getvalue().splitlines() == plain_table(["name", "n", "w"], rows)
+    assert log.getvalue().splitlines() == ["name   n             w", "日本   1  [red]x[/red]", "a b   12"]
     monkeypatch.setenv("TERM", "xterm")
     print_table(["name", "n", "w"], rows, stream=terminal)
     assert "[red]x[/red]" in terminal.getvalue() and terminal.getvalue().splitlines()[0].startswith("┏")

@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,6 @@ from search_server_toy import Answer, FakeServer, Fault, busy, says, slow
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.engines.opensearch import OpenSearchConfig, OpenSearchRetriever
-from finegrained_rlhf.retrieval.engines.search_clients import SearchClient
 from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerConfig, SearchServerError
 from finegrained_rlhf.retrieval.record import RecordedConfig
 
@@ -154,7 +152,7 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(fake: FakeServer, retriev
     server = SearchServer(replace(config.server, longest_wait_s=0.4))
     fake.faults = [("_count", busy(429, **{"Retry-After": "7"})), ("_count", busy(503))]
     started = time.monotonic()
-    assert server.ask("toy/_count", lambda client: client.count("toy")) == {"count": 30}
+    assert server.ask("POST", "toy/_count") == {"count": 30}
     assert 0.4 <= time.monotonic() - started < 1.0  # up to the longest wait, and not again after an answer without it
 
 
@@ -168,7 +166,7 @@ def test_half_a_surrogate_pair_is_sent_as_a_question_mark(fake: FakeServer, tmp_
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_certificates(fake: FakeServer, tmp_path: Path) -> None:
+def test_certificates(fake: FakeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost".split()
     made += ["-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-out", str(certificate), "-keyout", str(key)]
@@ -178,11 +176,10 @@ def test_certificates(fake: FakeServer, tmp_path: Path) -> None:
 
     def count(**options: Any) -> dict[str, Any]:
         config = replace(settings(fake).server, **options)
-        return SearchServer(config).ask("toy/_count", lambda client: client.count("toy"))
+        return SearchServer(config).ask("POST", "toy/_count")
 
     assert count(ca_file=str(certificate)) == {"count": 0}
-    with pytest.warns(Warning, match="(?i)unverified|insecure"):
-        assert count(verify=False) == {"count": 0}
+    assert count(verify=False) == {"count": 0} and "its certificate is not verified" in caplog.text
     with pytest.raises(
         ConfigError, match="certificate is not trusted \\(self-signed certificate\\); give server.ca_file"
     ):
@@ -191,10 +188,21 @@ def test_certificates(fake: FakeServer, tmp_path: Path) -> None:
         count(url=fake.url.replace("https:", "http:"))
 
 
-def test_a_library_that_is_not_installed(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, {"opensearch": "opensearchpy"}.get(fake.product, fake.product), None)
-    with pytest.raises(ConfigError, match=rf"needs {fake.product}.*pip install -e '.\[search\]'"):
-        SearchServer(settings(fake).server)
+def test_a_request_holds_no_more_than_servers_take(
+    fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finegrained_rlhf.retrieval.engines.opensearch_index._LARGEST", 1)
+    settings(fake).build(corpus, tmp_path / "index")
+    assert fake.paths("_bulk") == 30 and contents(fake) == TEXTS
+
+
+def test_an_answer_about_other_passages_is_none(fake: FakeServer, corpus: str, tmp_path: Path) -> None:
+    fake.faults = [("_bulk", says(json.dumps({"items": items}).encode())) for items in ([], [1] * 8, [{}] * 8, None)]
+    with pytest.raises(SearchServerError, match="8 of 8 passages were not taken .an answer without an item for each"):
+        settings(fake).build(corpus, tmp_path / "index")
+    fake.faults = [("_mapping", lambda answer: (302, {}, {"Location": fake.url}))]
+    with pytest.raises(SearchServerError, match="status 302"):
+        settings(fake).build(corpus, tmp_path / "index")
 
 
 def test_a_server_of_the_other_kind(corpus: str, tmp_path: Path) -> None:
@@ -222,13 +230,14 @@ def test_passages_that_were_not_taken_are_sent_again(
     fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    bulk = SearchClient.bulk
+    ask = SearchServer.ask
 
-    def count(self: SearchClient, index: str, documents: Any) -> Any:
-        sent.append(len(documents))
-        return bulk(self, index, documents)
+    def count(self: SearchServer, method: str, what: str, body: Any = None) -> Any:
+        if what.endswith("_bulk"):
+            sent.append(len(body) // 2)
+        return ask(self, method, what, body)
 
-    monkeypatch.setattr(SearchClient, "bulk", count)
+    monkeypatch.setattr(SearchServer, "ask", count)
     fake.faults = [not_taken(429, {1, 2, 5}), not_taken(503, {0})]
     settings(fake).build(corpus, tmp_path / "index")
     assert sent == [8, 3, 1, 8, 8, 6]

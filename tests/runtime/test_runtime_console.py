@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.runtime import console
-from finegrained_rlhf.runtime.console import TrainingProgress, in_words, step_rows, tokens_per_second, writable
+from finegrained_rlhf.runtime.console import (
+    ProgressBar,
+    TrainingProgress,
+    in_words,
+    status_line,
+    step_rows,
+    tokens_per_second,
+    tracked,
+    writable,
+)
 
 METRICS = {
     "reward/relevance/raw": 1.5,
@@ -119,6 +128,46 @@ def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatc
     with TrainingProgress(2, stream=terminal) as progress:
         progress.step(1, METRICS)
     assert terminal.getvalue().startswith("training: step 1 of 2")
+
+
+def test_a_log_gets_a_line_of_work_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(console.time, "monotonic", clock)
+    with ProgressBar("searching", 2000, "queries", done=1000) as bar:
+        for _batch in range(10):
+            clock.now += 4
+            bar.update(40)
+    assert bar.done == 1400
+    assert capsys.readouterr().err.splitlines() == [
+        "searching: 1,120 of 2,000 queries, 88 s left",  # 10 a second, and 880 of the 2,000 are left
+        "searching: 1,240 of 2,000 queries, 76 s left",
+        "searching: 1,360 of 2,000 queries, 64 s left",
+    ]
+    with ProgressBar("checking", None, "bytes") as bar, ProgressBar("hidden", 1, "x", False) as hidden:
+        clock.now += 20
+        bar.update(3_000_000)
+        hidden.update()
+    assert capsys.readouterr().err == "checking: 3 MB\n"
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_terminal_gets_a_bar_with_the_work_as_text(monkeypatch: pytest.MonkeyPatch, rich: bool) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    assert list(tracked("abc", "[bold]work[/bold]", 3, "letters")) == ["a", "b", "c"]
+    assert ("[bold]work[/bold]" in terminal.getvalue()) is rich
+    assert ("3 of 3 letters" in terminal.getvalue()) is rich
+    before = terminal.getvalue()
+    assert list(tracked("ab", "short", 2, "letters", after_s=60.0)) == ["a", "b"]
+    assert terminal.getvalue() == before
+    with status_line() as show:
+        show("checking the policy …")
+    assert terminal.getvalue() == before + "\r\x1b[Kchecking the policy …\r\x1b[K"
 
 
 def test_importing_the_console_imports_no_rich() -> None:

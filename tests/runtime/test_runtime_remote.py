@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import socket
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,10 @@ from remote_toy import KEY, FakeService, toxicity
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.runtime import RemoteConfig
-from finegrained_rlhf.runtime.remote import quota as quota_module
+from finegrained_rlhf.runtime.remote import client as client_module
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer, wait_before
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
-from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteError
-from finegrained_rlhf.runtime.remote.quota import TokenBucket
+from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteError, TokenBucket
 
 
 def config(url: str, **settings: Any) -> RemoteConfig:
@@ -58,6 +59,28 @@ def test_every_call_is_answered_several_at_once() -> None:
         assert asked(RemoteClient(config(service.url, concurrency=4)), TEXTS) == TRUE
         assert 1 < service.busiest <= 4 and set(service.asked.values()) == {1}
         assert asked(RemoteClient(config(service.url)), []) == {}
+
+
+def test_connections_are_kept_from_one_call_to_the_next() -> None:
+    with FakeService() as service:
+        client = RemoteClient(config(service.url, concurrency=2))
+        for text in TEXTS[:10]:
+            assert asked(client, [text]) == {text: TRUE[text]}
+        assert service.connections == 1
+        with ThreadPoolExecutor(6) as threads:
+            answers = list(threads.map(lambda text: asked(client, [text]), TEXTS))
+        assert answers == [{text: TRUE[text]} for text in TEXTS] and service.connections <= 2
+
+
+def test_a_forked_process_asks_over_connections_of_its_own() -> None:
+    with FakeService() as service:
+        client = RemoteClient(config(service.url))
+        assert asked(client, TEXTS[:1]) == {TEXTS[0]: TRUE[TEXTS[0]]}
+        if (child := os.fork()) == 0:
+            os._exit(asked(client, TEXTS[1:3]) != {text: TRUE[text] for text in TEXTS[1:3]})
+        assert os.waitpid(child, 0)[1] == 0
+        assert asked(client, TEXTS[3:4]) == {TEXTS[3]: TRUE[TEXTS[3]]}
+        assert service.connections <= 1 + 2  # one of this process, which goes on, and those of the other
 
 
 NULL = {"attributeScores": {"TOXICITY": {"summaryScore": {"value": None, "type": "PROBABILITY"}}}}
@@ -189,8 +212,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(quota_module.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(quota_module.asyncio, "sleep", self.sleep)
+        monkeypatch.setattr(client_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(client_module.asyncio, "sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -32,10 +32,8 @@ from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConf
 from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.what_if.job import RewardChange, Reweigh
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
-from finegrained_rlhf.what_if.reweigh import mean_of, ppo_config_of_run, run_weighing
-from finegrained_rlhf.what_if.text import report_text
-from finegrained_rlhf.what_if.weighing import Weighing
-from finegrained_rlhf.what_if.weights import StepChange, check_recomputed, compare, experience_under
+from finegrained_rlhf.what_if.reweigh import mean_of, ppo_config_of_run, report_text, run_weighing
+from finegrained_rlhf.what_if.weights import StepChange, Weighing, check_recomputed, compare, experience_under
 
 NAMES = ["words", "length"]
 PLAIN = PPOConfig(discount=1.0, lambda_=1.0, whiten_rewards=False, whiten_advantages=False)

@@ -18,7 +18,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, FineGrainedError
 from finegrained_rlhf.core.files import read_jsonl, write_json
@@ -30,6 +29,7 @@ from finegrained_rlhf.launch.preflight.dry_run import prepared
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, Problem
 from finegrained_rlhf.preflight.doctor.config import DoctorConfig
 from finegrained_rlhf.preflight.doctor.run import as_json, examine, failures, line, verdict
+from finegrained_rlhf.runtime.console import status_line
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -57,10 +57,10 @@ def examine_config(cfg: DictConfig) -> int:
     if options.output and output and Path(options.output).resolve().is_relative_to(output.resolve()):
         raise ConfigError(f"doctor.output: {options.output} lies in output_dir, which the doctor leaves as it is")
     findings = []
-    with _errors_only(), tqdm(bar_format="{desc}", leave=False, disable=None) as bar:
-        for finding in _findings(cfg, options, lambda name: bar.set_description_str(f"checking {name} …")):
+    with _errors_only(), status_line() as show:
+        for finding in _findings(cfg, options, lambda name: show(f"checking {name} …")):
             findings.append(finding)
-            bar.clear()
+            show("")
             print(line(finding), flush=True)
     print(verdict(findings))
     if options.output is not None:

@@ -4,7 +4,6 @@ Knows labels, offsets, texts and ranks. Knows no annotator, no file, no taxonomy
 undefined is None.
 """
 
-from finegrained_rlhf.metrics.agreement.bootstrap import BootstrapInterval, bootstrap_interval
 from finegrained_rlhf.metrics.agreement.matches import (
     MarkedSpan,
     MatchCounts,
@@ -25,6 +24,7 @@ from finegrained_rlhf.metrics.agreement.rankings import (
     order_consistency,
     ranks_to_preferences,
 )
+from finegrained_rlhf.metrics.significance import BootstrapInterval, bootstrap_interval
 
 __all__ = [
     "BootstrapInterval",

@@ -12,8 +12,6 @@ from numbers import Integral
 from typing import Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from finegrained_rlhf.metrics.detection import share
 from finegrained_rlhf.text.scores import bag_f1, word_tokens
@@ -164,6 +162,9 @@ def overlap_matches(
     Raises:
         ValueError: a span is not 0 ≤ start < end, or the threshold is outside (0, 1].
     """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     if not 0.0 < threshold <= 1.0:
         raise ValueError(f"threshold must be in (0, 1], got {threshold}")
     _check(first, second)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 import numpy as np
-from scipy.stats import binomtest
 
 from finegrained_rlhf.metrics.detection import share
-from finegrained_rlhf.metrics.ranking import kendall_tau_b
+from finegrained_rlhf.metrics.functions import kendall_tau_b
 
 TIE, FIRST, SECOND = 0, 1, 2
 """Values of a preference."""
@@ -59,7 +58,7 @@ def ranks_to_preferences(ranks: Sequence[float]) -> tuple[int, ...]:
 
 
 def mean_kendall_tau_b(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float | None:
-    """Mean over items of Kendall's τ_b of two people's rankings with ties (`metrics.ranking.kendall_tau_b`).
+    """Mean over items of Kendall's τ_b of two people's rankings with ties (`metrics.functions.kendall_tau_b`).
 
     Args:
         first: one person's ranks, one row an item.
@@ -144,6 +143,8 @@ def order_bias(preferences: Sequence[Sequence[int]], shown: Sequence[Sequence[in
         ValueError: the items differ in number, `shown` is no order of 0 … N − 1, an item has not one preference a
             pair, or a preference is none of 0, 1, 2.
     """
+    from scipy.stats import binomtest
+
     if len(preferences) != len(shown):
         raise ValueError(f"expected the same items, got {len(preferences)} and {len(shown)}")
     results = [_first_wins(item, row, order) for item, (row, order) in enumerate(zip(preferences, shown, strict=True))]

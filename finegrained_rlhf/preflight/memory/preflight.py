@@ -21,9 +21,10 @@ from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.frozen import linear_parameters
-from finegrained_rlhf.preflight.memory.layers import Layers, ProbeBatch
 from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
 from finegrained_rlhf.preflight.memory.probe import (
+    Layers,
+    ProbeBatch,
     config_of_model,
     count,
     feed_forward_copies,

@@ -7,7 +7,9 @@ of two, give any number of them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import PassCost, pass_cost, pass_tokens
-from finegrained_rlhf.models.families.seq2seq import seq2seq_family
+from finegrained_rlhf.models.families.seq2seq import Stacks, seq2seq_family
 from finegrained_rlhf.models.from_disk import open_adapter_config, open_generation_config
 from finegrained_rlhf.models.loading import model_directory, read_model_config
 from finegrained_rlhf.models.lora import add_lora
@@ -30,10 +32,67 @@ from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, S
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.models.weights.frozen import linear_parameters
 from finegrained_rlhf.models.weights.sharded import matrices_of, sharded_layers
-from finegrained_rlhf.preflight.memory.layers import Layers, ProbeBatch, decoder_config, layers_of, with_layers
 from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, ModelShape
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import recorded_prompt
+
+
+@dataclass(frozen=True)
+class Layers:
+    """How many layers a shell has; `encoder` is not read for a causal model."""
+
+    encoder: int
+    decoder: int
+
+
+@dataclass(frozen=True)
+class ProbeBatch:
+    """One prompt with its responses.
+
+    Attributes:
+        samples: N.
+        prompt_tokens: L.
+        response_tokens: T.
+        pieces: tokens of each piece of the prompt that is encoded alone; empty: it is encoded whole.
+    """
+
+    samples: int
+    prompt_tokens: int
+    response_tokens: int
+    pieces: tuple[int, ...] = ()
+
+
+def with_layers(config: Any, layers: Layers | None) -> Any:
+    """A copy of a model's configuration with other numbers of layers; None changes none."""
+    config = copy.deepcopy(config)
+    if layers is None:
+        return config
+    parts = [(config, "num_hidden_layers", layers.decoder)]
+    if config.is_encoder_decoder:
+        stacks = _stacks(config)
+        parts = [(stacks.encoder, stacks.layers[0], layers.encoder), (stacks.decoder, stacks.layers[1], layers.decoder)]
+    for part, name, number in parts:
+        if getattr(part, "layer_types", None):
+            part.layer_types = part.layer_types[:number]
+        setattr(part, name, number)
+    return config
+
+
+def _stacks(config: Any) -> Stacks:
+    return seq2seq_family(config).stacks(config)
+
+
+def layers_of(config: Any) -> Layers:
+    """How many layers a model of this configuration has."""
+    if not config.is_encoder_decoder:
+        return Layers(0, config.num_hidden_layers)
+    stacks = _stacks(config)
+    return Layers(getattr(stacks.encoder, stacks.layers[0]), getattr(stacks.decoder, stacks.layers[1]))
+
+
+def decoder_config(config: Any) -> Any:
+    """The part of a configuration that says how large the decoder is; the whole of it for a causal model."""
+    return _stacks(config).decoder if config.is_encoder_decoder else config
 
 
 def blocks_of(module: nn.Module) -> Blocks:

@@ -16,8 +16,7 @@ from finegrained_rlhf.report.charts.curves import reward_curves, training_curves
 from finegrained_rlhf.report.charts.heatmap import heat_style, sum_of
 from finegrained_rlhf.report.charts.svg import sparkline
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number, signed
-from finegrained_rlhf.report.elements.list_tools import list_tools, sort_values
-from finegrained_rlhf.report.elements.page import PageSection, heading_row, page, table
+from finegrained_rlhf.report.elements.page import PageSection, heading_row, list_tools, page, sort_values, table
 from finegrained_rlhf.report.pages.samples import before_and_after, by_step, shown_export, step_name
 from finegrained_rlhf.report.pages.trust import drift_parts, injection_parts, trust_parts
 from finegrained_rlhf.report.pages.verdict import (

@@ -12,6 +12,7 @@ from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.runs.measures import (
     ENDED,
+    FEWEST,
     KL,
     LENGTH,
     PERPLEXITY,
@@ -24,7 +25,6 @@ from finegrained_rlhf.report.runs.measures import (
     true_error_measure,
     true_measures,
 )
-from finegrained_rlhf.report.runs.noise import FEWEST
 from finegrained_rlhf.report.runs.record import Row, RunRecord
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.training.hacking import (

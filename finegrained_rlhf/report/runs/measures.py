@@ -1,18 +1,22 @@
 """Which numbers of a run tell whether it got better, at what, and at what price.
 
 Whatever a validation holds that is not the reward's was measured by something else (by an oracle, say) and counts as
-the truth.
+the truth. A change between two validations of the same n prompts counts when it is larger than 1.96 standard errors
+(95%, normal approximation): estimated from the kept answers for rewards, bounded from above for shares, whose means
+alone are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from finegrained_rlhf.core.checks import is_number
-from finegrained_rlhf.report.runs.noise import Values, of_component, of_segments, of_total, paired_noise, share_noise
 from finegrained_rlhf.report.runs.record import Row, RunRecord
+from finegrained_rlhf.runtime.directory.samples import SampleRecord
 
 Point = tuple[float, float]
 _ANSWERS = {"response_length", "eos_rate", "repetition", "reference_perplexity", "alignment", "alignment_inside"}
@@ -25,6 +29,13 @@ _NEITHER = ("apology", "quoted", "variant")
 """Ways to be less toxic that are neither good nor bad by themselves."""
 SEGMENT, LENGTH, KL, PERPLEXITY = "a segment", "tokens", "KL", "perplexity under the initial policy"
 REPETITION, ENDED = "repeated 3-grams", "answers that end"
+Z = 1.96
+SHARE_FLOOR = 0.01
+"""Changes of a share below this never count."""
+FEWEST = 4
+"""Answers that a spread is estimated from, at least."""
+Values = Callable[[Sequence[SampleRecord]], list[float]]
+"""What an answer adds to a mean over answers: a number for each of them."""
 
 
 @dataclass(frozen=True)
@@ -213,3 +224,71 @@ def _noise(record: RunRecord, first: float | None, after: float | None, values: 
 def _at(points: Sequence[Point], step: float) -> float:
     """The value at `step`, or at the last step before it."""
     return [value for at, value in points if at <= step or at == points[0][0]][-1]
+
+
+def of_total(answers: Sequence[SampleRecord]) -> list[float]:
+    """The weighted total of each answer."""
+    return [answer.total for answer in answers]
+
+
+def of_component(name: str) -> Values:
+    """The raw sum of a component over each answer."""
+    return lambda answers: [answer.totals(name)[0] for answer in answers]
+
+
+def of_segments(name: str) -> Values:
+    """What each answer adds to the mean of a segment: a ratio of sums, linearised about its value.
+
+    With R = Σx/Σn, answer i adds R + (x_i − R·n_i) / mean(n).
+    """
+
+    def values(answers: Sequence[SampleRecord]) -> list[float]:
+        sums = [answer.totals(name)[0] for answer in answers]
+        counts = [len(answer.of(name)) for answer in answers]
+        if not sum(counts):
+            return []
+        ratio, mean = sum(sums) / sum(counts), sum(counts) / len(counts)
+        return [ratio + (x - ratio * n) / mean for x, n in zip(sums, counts, strict=True)]
+
+    return values
+
+
+def paired_noise(
+    before: Sequence[SampleRecord], now: Sequence[SampleRecord], values: Values, examples: Any
+) -> float | None:
+    """1.96 standard errors of the mean difference of two validations over the same prompts.
+
+    Args:
+        before: kept answers of the first validation.
+        now: kept answers of the other one.
+        values: what the mean is of.
+        examples: answers of a whole validation; the spread of the kept ones stands for all of them.
+
+    Returns:
+        None where fewer than four prompts were kept in both.
+    """
+    first, second = _by_prompt(before), _by_prompt(now)
+    shared = [key for key in first if key in second]
+    if len(shared) < FEWEST:
+        return None
+    old, new = values([first[key] for key in shared]), values([second[key] for key in shared])
+    if len(old) != len(new) or not old:
+        return None
+    spread = statistics.stdev(b - a for a, b in zip(old, new, strict=True))
+    count = float(examples) if is_number(examples) and examples > 0 else len(shared)
+    return Z * spread / math.sqrt(count)
+
+
+def share_noise(first: float, after: float, examples: Any) -> float | None:
+    """1.96 standard errors of the difference of two shares, at most; never below `SHARE_FLOOR`.
+
+    A mean of n values within [0, 1] has a variance of p(1 − p)/n at most. Answers to the same prompts vary together,
+    which makes the true error smaller: a change that counts here counts. None where n is unknown.
+    """
+    if not is_number(examples) or examples <= 0:
+        return None
+    return max(SHARE_FLOOR, Z * math.sqrt((first * (1 - first) + after * (1 - after)) / examples))
+
+
+def _by_prompt(answers: Sequence[SampleRecord]) -> Mapping[str, SampleRecord]:
+    return {answer.id: answer for answer in reversed(answers)}

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
@@ -31,6 +30,7 @@ from finegrained_rlhf.retrieval.arrays import open_arrays, save_arrays, string_a
 from finegrained_rlhf.retrieval.bm25.postings import TermCounts, Weighting, count_terms, invert, join_counts
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan, Place
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan
+from finegrained_rlhf.runtime.console import ProgressBar, tracked
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def build_index(
     shards = directory / "shards"
     for left in (*shards.glob(".*"), *shards.glob("*/.*")):  # of a build that was killed
         shutil.rmtree(left, ignore_errors=True)
-    with tqdm(total=record.corpus.passages, desc="counting", unit="passage", disable=not progress) as bar:
+    with ProgressBar("counting", record.corpus.passages, "passages", progress) as bar:
         _count(corpus, shards, terms, constants.shard_size, bar)
     paths = shard_paths(directory)
     frequencies = np.zeros(len(terms), np.int64)
@@ -130,7 +130,7 @@ def build_index(
         frequencies += np.bincount(counts["terms"], minlength=len(terms))
         passages, tokens = passages + len(counts["lengths"]), tokens + int(counts["lengths"].sum(dtype=np.int64))
     weighting = Weighting(passages, tokens / passages, frequencies, constants.k1, constants.b)
-    for shard in tqdm(paths, desc="weighing", unit="shard", disable=not progress):
+    for shard in tracked(paths, "weighing", len(paths), "shards", progress):
         if not (shard / BM25S).is_dir():
             _weigh(shard, weighting)
     save_arrays(directory / VOCABULARY, {**string_arrays(terms.vocabulary()), "frequencies": frequencies})
@@ -149,7 +149,7 @@ def counts_of(arrays: dict[str, NDArray[Any]]) -> TermCounts:
     return TermCounts(arrays["terms"], arrays["counts"], arrays["starts"], arrays["lengths"])
 
 
-def _count(corpus: Corpus, shards: Path, terms: PassageTerms, shard_size: int, bar: tqdm) -> None:
+def _count(corpus: Corpus, shards: Path, terms: PassageTerms, shard_size: int, bar: ProgressBar) -> None:
     """Count all shards that are not there yet."""
     place, number = Place(), 0
     while (path := shards / f"{number:05d}").is_dir():

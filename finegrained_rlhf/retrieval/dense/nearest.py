@@ -15,13 +15,13 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_path
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore
+from finegrained_rlhf.runtime.console import ProgressBar
 
 _CODEBOOK_POINTS = 256 * 256  # that FAISS takes at most for a codebook of eight bits
 
@@ -87,7 +87,7 @@ def build_compressed(store: VectorStore, factory: str, train: int, path: Path, p
     try:
         if not index.is_trained:
             index.train(store.gather(np.linspace(0, len(store) - 1, points).astype(np.int64)))
-        with tqdm(total=len(store), desc="adding", unit="passage", disable=not progress) as bar:
+        with ProgressBar("adding", len(store), "passages", progress) as bar:
             for _, vectors in store.blocks():
                 index.add(vectors)
                 bar.update(len(vectors))

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arrays, string_arrays
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
 from finegrained_rlhf.retrieval.dense.config import TextEncoder
+from finegrained_rlhf.runtime.console import ProgressBar
 
 PieceEncoder = Callable[[Sequence[Sequence[tuple[str, ...]]]], Iterable[NDArray[np.float32]]]
 """Vectors [n, dimension] of each of several pieces of n passages, in their order; passages by what is read of them."""
@@ -68,7 +68,7 @@ def encode_corpus(
         done += len(arrays["vectors"])
         after = Place(*arrays["after"].tolist())
         number += 1
-    with tqdm(total=passages, initial=done, desc="encoding", unit="passage", disable=not progress) as bar:
+    with ProgressBar("encoding", passages, "passages", progress, done=done) as bar:
         for block, place in corpus.blocks(shard_size, after):
             vectors = _encode(block, encoder, encode_pieces, dtype, bar)
             save_shard(directory, number, vectors, [passage.id for passage in block], place)

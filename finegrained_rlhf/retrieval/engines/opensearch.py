@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +21,13 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan
 from finegrained_rlhf.retrieval.engines.opensearch_index import ServerIndex, fill, forget_progress
-from finegrained_rlhf.retrieval.engines.search_clients import SearchClient, reason_of, speakable
-from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerConfig, SearchServerError
+from finegrained_rlhf.retrieval.engines.search_server import (
+    SearchServer,
+    SearchServerConfig,
+    SearchServerError,
+    reason_of,
+    speakable,
+)
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
 from finegrained_rlhf.retrieval.runs import in_trec_order
@@ -203,7 +207,7 @@ class OpenSearchRetriever:
                 waiting = [i for i in range(len(part)) if i not in answers]
                 header = {"search_type": "dfs_query_then_fetch"}
                 lines = [line for i in waiting for line in (header, part[i])]
-                answer = self._server.ask(f"{self._name}/_msearch", partial(_send, self._name, lines))
+                answer = self._server.ask("POST", f"{self._name}/_msearch", lines)
                 taken, reason = self._take(waiting, answer)
                 answers |= taken
                 if taken:
@@ -233,10 +237,6 @@ class OpenSearchRetriever:
             except (AttributeError, KeyError, IndexError, TypeError, ValueError):
                 reason = "an answer of another form than a search server's"
         return taken, reason
-
-
-def _send(index: str, lines: Sequence[Mapping[str, Any]], client: SearchClient) -> dict[str, Any]:
-    return client.msearch(index, lines)
 
 
 def _search(query: str | None, size: int, ids: Sequence[str] | None = None) -> dict[str, Any]:

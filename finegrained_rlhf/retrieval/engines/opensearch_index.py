@@ -9,21 +9,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
-from finegrained_rlhf.retrieval.engines.search_clients import SearchClient, reason_of, speakable
-from finegrained_rlhf.retrieval.engines.search_server import RefusedRequest, SearchServer, SearchServerError
+from finegrained_rlhf.retrieval.engines.search_server import (
+    RefusedRequest,
+    SearchServer,
+    SearchServerError,
+    reason_of,
+    speakable,
+)
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.remote.answers import BUSY
 
 _LONGEST_ID = 512  # bytes of a document's id that the server takes
+_LARGEST = 50 * 2**20  # bytes of the passages of one request; servers take requests of 100 MB
 _PROGRESS = "progress.json"
 
 
@@ -58,7 +62,7 @@ class ServerIndex:
             return False
         mappings = {"dynamic": "strict", "_meta": self._meta, "properties": properties}
         try:
-            self._server.ask(self._name, lambda client: client.create(self._name, {"index": settings}, mappings))
+            self._server.ask("PUT", self._name, {"settings": {"index": settings}, "mappings": mappings})
         except RefusedRequest as refused:
             if refused.status != 400:
                 raise
@@ -89,7 +93,7 @@ class ServerIndex:
 
     def count(self) -> int:
         """Documents that can be found."""
-        answer = self._server.ask(f"{self._name}/_count", lambda client: client.count(self._name))
+        answer = self._server.ask("POST", f"{self._name}/_count")
         if not isinstance(answer.get("count"), int):
             raise SearchServerError(f"{self._server.address(self._name)}/_count: an answer without a count")
         return int(answer["count"])
@@ -97,8 +101,8 @@ class ServerIndex:
     def publish(self) -> None:
         """Make all documents findable, now and in future."""
         settings = {"index": {"refresh_interval": None}}
-        self._server.ask(f"{self._name}/_settings", lambda client: client.change(self._name, settings))
-        self._server.ask(f"{self._name}/_refresh", lambda client: client.refresh(self._name))
+        self._server.ask("PUT", f"{self._name}/_settings", settings)
+        self._server.ask("POST", f"{self._name}/_refresh")
 
     def add(self, passages: Sequence[Passage]) -> None:
         """Send passages until the server has acknowledged each of them.
@@ -108,23 +112,28 @@ class ServerIndex:
             SearchServerError: it fails or stays busy.
         """
         waiting = list(passages)
+        if len(waiting) > 1 and sum(len(passage.contents.encode("utf-8", "replace")) for passage in waiting) > _LARGEST:
+            for half in (waiting[: len(waiting) // 2], waiting[len(waiting) // 2 :]):
+                self.add(half)
+            return
         patience = self._server.patience(f"{self._name}/_bulk")
         while waiting:
-            documents = [
-                (document_id(passage.id), {"id": speakable(passage.id), "contents": speakable(passage.contents)})
-                for passage in waiting
-            ]
-            results = self._server.ask(f"{self._name}/_bulk", partial(_send, self._name, documents))
-            left, reason = self._not_taken(waiting, results)
+            lines = [line for passage in waiting for line in _document(passage)]
+            left, reason = self._not_taken(waiting, self._server.ask("POST", f"{self._name}/_bulk", lines))
             if len(left) < len(waiting):
                 patience.restore()
             if left:
                 patience.wait(f"{len(left)} of {len(waiting)} passages were not taken ({reason})")
             waiting = left
 
-    def _not_taken(self, sent: Sequence[Passage], results: Sequence[Mapping[str, Any]]) -> tuple[list[Passage], str]:
+    def _not_taken(self, sent: Sequence[Passage], answer: Mapping[str, Any]) -> tuple[list[Passage], str]:
         """The passages that have to be sent again, and why."""
         left, reason = [], ""
+        items = answer.get("items")
+        given = [item.get("index") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+        results = [result for result in given if isinstance(result, dict)]
+        if len(results) != len(sent):
+            return list(sent), "an answer without an item for each of them"
         for passage, result in zip(sent, results, strict=True):
             status = result.get("status", 500)
             if status in BUSY:
@@ -140,7 +149,7 @@ class ServerIndex:
     def _read_meta(self) -> dict[str, Any] | None:
         """What the index says it is of; None where there is no index."""
         try:
-            answer = self._server.ask(f"{self._name}/_mapping", lambda client: client.mappings(self._name))
+            answer = self._server.ask("GET", f"{self._name}/_mapping")
         except RefusedRequest as refused:
             if refused.status == 404:
                 return None
@@ -155,8 +164,10 @@ def document_id(passage: str) -> str:
     return data.decode("utf-8") if len(data) <= _LONGEST_ID else hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
-def _send(index: str, documents: Sequence[tuple[str, dict[str, str]]], client: SearchClient) -> list[dict[str, Any]]:
-    return client.bulk(index, documents)
+def _document(passage: Passage) -> tuple[dict[str, Any], dict[str, str]]:
+    """The two lines that send a passage."""
+    content = {"id": speakable(passage.id), "contents": speakable(passage.contents)}
+    return {"index": {"_id": document_id(passage.id)}}, content
 
 
 def fill(index: ServerIndex, corpus: Corpus, directory: Path, *, passages: int, bulk: int, progress: bool) -> None:
@@ -178,7 +189,7 @@ def fill(index: ServerIndex, corpus: Corpus, directory: Path, *, passages: int, 
     notes = directory / _PROGRESS
     progress_so_far: dict[str, Any] = read_json(notes) if notes.is_file() else {"sent": 0, "place": asdict(Place())}
     sent = int(progress_so_far["sent"])
-    with tqdm(total=passages, initial=sent, desc="sending", unit="passage", disable=not progress) as bar:
+    with ProgressBar("sending", passages, "passages", progress, done=sent) as bar:
         for block, after in corpus.blocks(bulk, Place(**progress_so_far["place"])):
             index.add(block)
             sent += len(block)

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.fields import Settings
@@ -30,6 +29,7 @@ from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
+from finegrained_rlhf.runtime.console import tracked
 
 _KIND = "pyserini"
 _LUCENE = "lucene"
@@ -158,7 +158,7 @@ def _write_collection(corpus: Corpus, directory: Path, passages: int, progress: 
     blank: list[str] = []
     with atomic_directory(directory) as temporary:
         with open(temporary / "passages.jsonl", "w", encoding="utf-8") as stream:
-            for passage in tqdm(corpus, total=passages, desc="writing", unit="passage", disable=not progress):
+            for passage in tracked(corpus, "writing", passages, "passages", progress):
                 if not passage.contents.strip():
                     blank.append(passage.id)
                 stream.write(json.dumps({"id": passage.id, "contents": passage.contents}) + "\n")

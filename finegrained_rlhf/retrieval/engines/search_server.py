@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import base64
+import json
+import logging
 import os
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
+
+import httpx
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, above, at_least
-from finegrained_rlhf.retrieval.engines.search_clients import CLIENTS, Connection, RequestFailed, SearchClient
-from finegrained_rlhf.runtime.remote.answers import BUSY, wait_before
+from finegrained_rlhf.runtime.remote.answers import (
+    BUSY,
+    UnintelligibleAnswer,
+    beginning_of,
+    json_object,
+    retry_after,
+    wait_before,
+)
 
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+Product = Literal["opensearch", "elasticsearch"]
+Lines = Sequence[Mapping[str, Any]]
 
 
 class SearchServerError(FineGrainedError):
@@ -43,7 +55,8 @@ class SearchServerConfig(Settings):
 
     Attributes:
         url: `http://HOST:9200` or `https://…`, without a password; without a port it is the scheme's.
-        client: the library that speaks to it: `opensearch` (opensearch-py) or `elasticsearch`.
+        client: what the server must be: `elasticsearch`, which says so in every answer, or `opensearch`, which is not
+            asked for.
         user: of basic authentication; null for none.
         password_variable: environment variable that holds the password, which is thereby never written down.
         ca_file: certificates to trust; null: those of the system.
@@ -71,8 +84,8 @@ class SearchServerConfig(Settings):
             raise ConfigError(f"server.url: expected http://HOST:PORT or https://HOST:PORT, got {self.url!r}")
         if parts.username is not None:
             raise ConfigError("server.url: expected no user or password in it; give server.user and the variable")
-        if self.client not in CLIENTS:
-            raise ConfigError(f"server.client: expected one of {', '.join(CLIENTS)}, got {self.client!r}")
+        if self.client not in get_args(Product):
+            raise ConfigError(f"server.client: expected one of {', '.join(get_args(Product))}, got {self.client!r}")
 
 
 class Patience:
@@ -111,28 +124,29 @@ class Patience:
 
 
 class SearchServer:
-    """A server that is asked until it answers.
+    """A server that is asked until it answers, over connections that are kept.
+
+    Neither proxies nor passwords of the environment are used, and no redirection is followed.
 
     Args:
         config: where it is.
 
     Raises:
-        ConfigError: the client's library is missing, a user is given and the password is not, or there are no
-            certificates.
+        ConfigError: a user is given and the password is not, or there are no certificates.
     """
 
     def __init__(self, config: SearchServerConfig) -> None:
         self.config = config
-        headers = {"User-Agent": "finegrained-rlhf"}
-        if config.user is not None:
-            password = os.environ.get(config.password_variable)
-            if password is None:
-                raise ConfigError(f"server.user is {config.user}: expected a password in ${config.password_variable}")
-            token = base64.b64encode(f"{config.user}:{password}".encode()).decode("ascii")
-            headers["Authorization"] = f"Basic {token}"
-        url = urlsplit(config.url)
-        tls = _tls(config) if url.scheme == "https" else None
-        self._client = CLIENTS[config.client](Connection(url, headers, tls, config.timeout_s))
+        password = os.environ.get(config.password_variable)
+        if config.user is not None and password is None:
+            raise ConfigError(f"server.user is {config.user}: expected a password in ${config.password_variable}")
+        self._http = httpx.Client(
+            headers={"User-Agent": "finegrained-rlhf", "Accept": "application/json"},
+            auth=None if config.user is None else httpx.BasicAuth(config.user, str(password)),
+            verify=_tls(config) if config.url.startswith("https:") else False,
+            timeout=config.timeout_s,
+            trust_env=False,
+        )
 
     def patience(self, what: str) -> Patience:
         """For requests that are answered but have to be repeated in part."""
@@ -142,49 +156,89 @@ class SearchServer:
         """The URL of something, for errors."""
         return f"{self.config.url.rstrip('/')}/{what}"
 
-    def ask(self, what: str, request: Callable[[SearchClient], T]) -> T:
+    def ask(self, method: str, what: str, body: Mapping[str, Any] | Lines | None = None) -> dict[str, Any]:
         """Send a request until it is answered.
 
         Args:
-            what: is asked, for errors: `INDEX/ACTION`.
-            request: of a client.
+            method: of HTTP.
+            what: is asked: `INDEX` or `INDEX/ACTION`.
+            body: a JSON object, or several, a line each.
 
         Returns:
-            What `request` returns.
+            The JSON object that the server answers.
 
         Raises:
             SearchServerError: unreachable, busy or unintelligible in all tries.
             RefusedRequest: the server does not do it.
-            ConfigError: user or password are wrong, the certificate is not trusted, or the server is not the client's.
+            ConfigError: user or password are wrong, the certificate is not trusted, or the server is not the product
+                that it must be.
         """
-        patience = self.patience(what)
+        patience, content, headers = self.patience(what), None, {}
+        if body is not None:
+            lines = [json.dumps(line, ensure_ascii=False) for line in ([body] if isinstance(body, Mapping) else body)]
+            content = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+            kind = "application/json" if isinstance(body, Mapping) else "application/x-ndjson"
+            headers = {"Content-Type": kind}
         while True:
+            asked = None
             try:
-                return request(self._client)
-            except RequestFailed as failed:
-                self._check_certificate(failed)
-                if failed.status is not None and failed.status not in BUSY:
-                    raise self._refused(what, failed) from None
-                reason, retry_after = failed.reason, failed.asked
-            patience.wait(reason, retry_after)
+                answer = self._http.request(method, self.address(what), content=content, headers=headers)
+                if answer.status_code < 300:
+                    return self._object(answer)
+                reason, asked = self._refusal(what, answer), retry_after(answer.headers.get("Retry-After"))
+            except UnintelligibleAnswer as error:
+                reason = str(error)
+            except httpx.TimeoutException:
+                reason = "no answer in time"
+            except httpx.RequestError as error:
+                self._check_certificate(error)
+                reason = str(error) or type(error).__name__
+            patience.wait(reason, asked)
 
-    def _refused(self, what: str, failed: RequestFailed) -> FineGrainedError:
-        if failed.status in (401, 403):
-            return ConfigError(
-                f"{self.config.url}: refuses the user {self.config.user} ({failed.reason}); see server.user and "
+    def _object(self, answer: httpx.Response) -> dict[str, Any]:
+        if self.config.client == "elasticsearch" and answer.headers.get("X-Elastic-Product") != "Elasticsearch":
+            raise ConfigError("server.client: this server is no Elasticsearch; expected opensearch")
+        return json_object(answer.content)
+
+    def _refusal(self, what: str, answer: httpx.Response) -> str:
+        """Why a request is not answered by now; what no other try changes is an error."""
+        status = answer.status_code
+        try:
+            said: Any = json_object(answer.content)
+        except UnintelligibleAnswer:
+            said = answer.text
+        reason = f"status {status}, {reason_of(said)}"
+        if status in BUSY:
+            return reason
+        if status in (401, 403):
+            raise ConfigError(
+                f"{self.config.url}: refuses the user {self.config.user} ({reason}); see server.user and "
                 f"${self.config.password_variable}"
             )
-        return RefusedRequest(f"{self.address(what)}: {failed.reason}", int(failed.status or 0), failed.answer)
+        raise RefusedRequest(f"{self.address(what)}: {reason}", status, said)
 
-    def _check_certificate(self, failed: RequestFailed) -> None:
-        cause: BaseException | None = failed
+    def _check_certificate(self, error: BaseException) -> None:
+        cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
-            cause = cause.__cause__ or next((part for part in cause.args if isinstance(part, BaseException)), None)
+            cause = cause.__cause__ or cause.__context__
         if cause is not None:
             raise ConfigError(
                 f"{self.config.url}: its certificate is not trusted ({cause.verify_message}); give server.ca_file, or "
                 "server.verify=false for one that it signed itself"
             ) from None
+
+
+def reason_of(answer: Any) -> str:
+    """What an error of the server says, on one line."""
+    error = answer.get("error", answer) if isinstance(answer, Mapping) else answer
+    if isinstance(error, Mapping):
+        error = f"{error.get('type', 'error')}: {error.get('reason', 'without a reason')}"
+    return beginning_of(str(error)) or "an empty answer"
+
+
+def speakable(text: str) -> str:
+    """A text as UTF-8 can say it: half a surrogate pair becomes `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _tls(config: SearchServerConfig) -> ssl.SSLContext:
@@ -193,5 +247,6 @@ def _tls(config: SearchServerConfig) -> ssl.SSLContext:
     except (OSError, ssl.SSLError):
         raise ConfigError(f"server.ca_file: {config.ca_file} is no file of certificates") from None
     if not config.verify:
+        logger.warning("%s: its certificate is not verified (server.verify=false)", config.url)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions, provenance
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.run_records import changes
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.process_config import OneProcess

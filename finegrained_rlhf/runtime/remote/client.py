@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -25,10 +26,8 @@ from finegrained_rlhf.runtime.remote.answers import (
     retry_after,
     wait_before,
 )
-from finegrained_rlhf.runtime.remote.quota import TokenBucket
 
 logger = logging.getLogger(__name__)
-
 _JSON = {"Content-Type": "application/json"}
 _OF_THE_SERVICE = frozenset({401, 403, 404, 405})
 """Refusals that every request would get."""
@@ -36,6 +35,51 @@ _TRIES_OF_AN_ITEM = 5
 """How often a service that answers others may fail at one request before that request is set aside."""
 _WARNS_EVERY_S = 30.0
 """Seconds from one line that says that a service is waited for to the next."""
+_KEPT_S = 60.0
+"""Seconds that a connection without a request is kept."""
+_STARTING = threading.Lock()
+_RUN = 24  # equal bytes that make a quotation
+
+
+class TokenBucket:
+    """Lets `per_s` items a second through, and at most `burst` at once after a pause.
+
+    Args:
+        per_s: items a second; None lets all through.
+        burst: how many items may go at once. A request of more items waits until so many would have come together.
+    """
+
+    def __init__(self, per_s: float | None, burst: int = 1) -> None:
+        self._per_s, self._burst = per_s, float(burst)
+        self._there, self._at = float(burst), time.monotonic()
+        self._closed_until = 0.0
+
+    async def take(self, items: int, turn: asyncio.Lock) -> None:
+        """Wait until `items` may be sent.
+
+        Args:
+            items: of one request.
+            turn: of all requests that share the bucket, so that they go in the order in which they came.
+        """
+        async with turn:
+            while (seconds := self._missing(items)) > 0:
+                await asyncio.sleep(seconds)
+            self._there -= items
+
+    def close(self, seconds: float) -> None:
+        """Let nothing through for so long: the service said that it is too much."""
+        self._closed_until = max(self._closed_until, time.monotonic() + seconds)
+
+    def _missing(self, items: int) -> float:
+        """Seconds until so many items are there."""
+        now = time.monotonic()
+        closed = self._closed_until - now
+        if self._per_s is None:
+            self._there = float(items)
+            return closed
+        most = max(self._burst, items)
+        self._there, self._at = min(most, self._there + (now - self._at) * self._per_s), now
+        return max(closed, (items - self._there) / self._per_s)
 
 
 class RemoteError(FineGrainedError):
@@ -112,7 +156,8 @@ class _TooLong(Exception):
 class RemoteClient:
     """A service that is asked by POST, in JSON.
 
-    A service that cannot be reached is waited for: a line says so at once, and again while it lasts.
+    A service that cannot be reached is waited for: a line says so at once, and again while it lasts. Connections are
+    kept from one call of `ask` to the next; several threads may ask at once.
 
     Args:
         config: where it is.
@@ -130,6 +175,10 @@ class RemoteClient:
             self._headers |= headers(self._key)
         self._bucket = TokenBucket(config.items_per_s, config.burst)
         self._answered, self._warned = 0, -_WARNS_EVERY_S
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._http: Any = None
+        self._turn: Any = None
+        self._process = 0
 
     def ask(
         self,
@@ -144,7 +193,8 @@ class RemoteClient:
             calls: what to ask.
             read: makes of an answer what is wanted of it; one of which it raises `UnintelligibleAnswer` is asked for
                 again, one of which it raises `ReplyError` is not.
-            keep: takes the number of a call and what was read, as soon as it is there.
+            keep: takes the number of a call and what was read, as soon as it is there. It runs in another thread, as do
+                `read` and `fail`.
             fail: takes the number of a call that has no answer while others may have one, and why: what `read` raised,
                 or `FailedReplyError` where the service refuses that request, answers it with more than is read, or
                 fails at it again and again while it answers others. None makes it the end of all.
@@ -156,29 +206,41 @@ class RemoteClient:
         """
         if not calls:
             return
+        with _STARTING:
+            if self._loop is None or self._process != os.getpid():  # a forked process has none of its threads
+                self._start()
+            assert self._loop is not None
+            asked = asyncio.run_coroutine_threadsafe(self._ask(self._http, calls, read, keep, fail), self._loop)
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            asyncio.run(self._ask(calls, read, keep, fail))
-        else:  # in a notebook
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(lambda: asyncio.run(self._ask(calls, read, keep, fail))).result()
+            asked.result()
+        finally:
+            asked.cancel()  # where this thread was interrupted
+
+    def _start(self) -> None:
+        """Make the client, whose connections are kept, and the loop in which it lives, a thread of its own."""
+        import httpx
+
+        most = self.config.concurrency
+        limits = httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=_KEPT_S)
+        self._http = httpx.AsyncClient(headers=self._headers, timeout=self.config.timeout_s, limits=limits)
+        self._loop, self._turn, self._process = asyncio.new_event_loop(), asyncio.Lock(), os.getpid()
+        threading.Thread(target=self._loop.run_forever, name="remote_client", daemon=True).start()
+        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
 
     async def _ask(
         self,
+        http: Any,
         calls: Sequence[Call],
         read: Callable[[dict[str, Any]], Any],
         keep: Callable[[int, Any], None],
         fail: Callable[[int, ReplyError], None] | None,
     ) -> None:
-        import httpx
+        waiting = iter(enumerate(calls))
 
-        turn, waiting = asyncio.Lock(), iter(enumerate(calls))
-
-        async def work(http: httpx.AsyncClient, waiting: Iterator[tuple[int, Call]]) -> None:
+        async def work() -> None:
             for number, call in waiting:
                 try:
-                    answer = await self._answer(http, call, read, turn, alone=fail is not None)
+                    answer = await self._answer(http, call, read, alone=fail is not None)
                 except ReplyError as error:
                     if fail is None:
                         raise RemoteError(f"{self.config.url}: {error}") from None
@@ -186,25 +248,20 @@ class RemoteClient:
                 else:
                     keep(number, answer)
 
-        workers = min(self.config.concurrency, len(calls))
-        limits = httpx.Limits(max_connections=workers, max_keepalive_connections=workers)
-        async with httpx.AsyncClient(headers=self._headers, timeout=self.config.timeout_s, limits=limits) as http:
-            tasks = [asyncio.create_task(work(http, waiting)) for _ in range(workers)]
-            try:
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = [asyncio.create_task(work()) for _ in range(min(self.config.concurrency, len(calls)))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(
-        self, http: Any, call: Call, read: Callable[[dict[str, Any]], Any], turn: asyncio.Lock, alone: bool
-    ) -> Any:
+    async def _answer(self, http: Any, call: Call, read: Callable[[dict[str, Any]], Any], alone: bool) -> Any:
         """The answer to a call; with `alone`, its failure may be its own and no end of the others."""
         content = json.dumps(call.body).encode()
         tries, at_it, began, answered = 0, 0, 0.0, self._answered
         while True:
-            await self._bucket.take(call.items, turn)
+            await self._bucket.take(call.items, self._turn)
             began = began or time.monotonic()
             status, answer, retry_after_s = await self._post(http, content)
             reason = answer if isinstance(answer, str) else ""
@@ -303,9 +360,6 @@ class RemoteClient:
 def _without_texts(reason: str, status: int) -> str:
     """Why there is no answer, without what an answer says."""
     return f"status {status}" if reason.startswith("status") else reason.partition(":")[0]
-
-
-_RUN = 24  # equal bytes that make a quotation
 
 
 def _quotes(answer: bytes, content: bytes) -> bool:

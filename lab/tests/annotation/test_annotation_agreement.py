@@ -9,9 +9,9 @@ import pytest
 from annotation_toy import ANSWER, LAKE, OTHER, export, item, project, span, task
 
 from finegrained_lab.worlds.factworld import SimulateAnnotators
-from finegrained_rlhf.annotation.agreement.figures import MISSING, judged_items
-from finegrained_rlhf.annotation.agreement.measure import MeasureAgreement
+from finegrained_rlhf.annotation.agreement_figures import MISSING, judged_items
 from finegrained_rlhf.annotation.annotations import annotations_of
+from finegrained_rlhf.annotation.measure_agreement import MeasureAgreement
 from finegrained_rlhf.annotation.project import MakeAnnotationTasks
 from finegrained_rlhf.annotation.reading import ReadAnnotations
 from finegrained_rlhf.core.errors import DataError

@@ -18,7 +18,7 @@ from finegrained_rlhf.metrics.agreement import (
     rankings,
     ranks_to_preferences,
 )
-from finegrained_rlhf.metrics.ranking import kendall_tau_b
+from finegrained_rlhf.metrics.functions import kendall_tau_b
 
 
 def random_ranks(rng: np.random.Generator, items: int, answers: int = 4) -> list[list[int]]:

@@ -20,9 +20,9 @@ from script_runs import run_script, start_script
 from training_run_toy import ToyRun
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
-from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import WHOLE_BYTES, fingerprint, inputs_of
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.run_records import changes
 from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes

@@ -22,8 +22,7 @@ from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
 from finegrained_rlhf.what_if.kept_rollouts import read_kept_step
-from finegrained_rlhf.what_if.weighing import Weighing
-from finegrained_rlhf.what_if.weights import check_recomputed, compare, experience_under
+from finegrained_rlhf.what_if.weights import Weighing, check_recomputed, compare, experience_under
 
 MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 1, 1], [1, 0, 0], [1, 1, 1]])
 GROUPS = [0, 0, 0, 1, 1, 1]

@@ -26,7 +26,7 @@ from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prompts import ask_for
 from finegrained_rlhf.personalization.selection import SourceDocument
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.scores import exact_match, normalise
 
 _LONGEST = 20_000  # characters of a generated question, and of its answers
@@ -177,7 +177,7 @@ class MakeDisambigDocs(Settings):
         """
         instances = read_ambigdocs(self.data)[: self.instances]
         made, counts = list[AmbiguousConversation](), {"too_few_questions": 0, "not_allowed": 0}
-        with progress_bar("conversations", len(instances), "instance", self.progress) as bar:
+        with ProgressBar("conversations", len(instances), "instances", self.progress) as bar:
             for instance in instances:
                 enriched = self._with_questions(instance)
                 conversation = None if enriched is None else self._conversation(enriched)

@@ -39,7 +39,7 @@ from finegrained_rlhf.personalization.learners.coreset import (
 )
 from finegrained_rlhf.personalization.retrieval import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.scores import exact_match, normalise
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -296,7 +296,7 @@ class RunCoreset(Settings):
             for number, turn in enumerate(one.turns)
         }
         total = sum(len(one.turns) for one in conversations)
-        with tempfile.TemporaryDirectory() as directory, progress_bar(name, total, "turn", self.progress) as bar:
+        with tempfile.TemporaryDirectory() as directory, ProgressBar(name, total, "turns", self.progress) as bar:
             memory, meter = UserMemory(Path(directory) / "users.db", durable=False), MeteredGenerator(llm)
             agent = make_conversation_agent(name, memory, meter, holding.__getitem__, settings)
             for conversation in conversations:

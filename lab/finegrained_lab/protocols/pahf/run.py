@@ -32,7 +32,7 @@ from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK
 from finegrained_rlhf.personalization.retrieval import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.tables import markdown_table
 
 MEASURES = {"success": "success rate", "frequency": "feedback frequency"}
@@ -211,7 +211,7 @@ class RunPahf(Settings):
         begin, unchanged = len(log.rounds), True
         with (
             tempfile.TemporaryDirectory() as directory,
-            progress_bar(setting, total, "scene", self.progress) as bar,
+            ProgressBar(setting, total, "scenes", self.progress) as bar,
         ):
             memory, meter = UserMemory(Path(directory) / "users.db", durable=False), MeteredGenerator(llm)
             agent = Pahf(memory, meter, setting, self.k, self.similarity, self.encoder, task=self.task)

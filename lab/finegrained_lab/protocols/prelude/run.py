@@ -39,7 +39,7 @@ from finegrained_rlhf.personalization.retrieval import ContextEncoder
 from finegrained_rlhf.personalization.span_feedback import EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.tables import markdown_table
 
 COST_TOKENS = ("words", "nltk", "tiktoken")
@@ -194,7 +194,7 @@ class RunPrelude(Settings):
         begin = len(log.rounds)
         with (
             tempfile.TemporaryDirectory() as directory,
-            progress_bar(name, len(contexts), "round", self.progress) as bar,
+            ProgressBar(name, len(contexts), "rounds", self.progress) as bar,
         ):
             memory = UserMemory(Path(directory) / "users.db", durable=False)
             meter = MeteredGenerator(llm)

@@ -28,7 +28,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import OutputDirectory, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.tables import markdown_table
 
 LENGTHS = (100, 200, 400, 800)
@@ -276,7 +276,7 @@ class MeasureRegret(Settings):
         """Measure every case, write the results, print a table."""
         cases = regret_cases()
         rows: list[dict[str, Any]] = []
-        with progress_bar("regret", len(cases), "case", self.progress) as bar:
+        with ProgressBar("regret", len(cases), "cases", self.progress) as bar:
             for case in cases:
                 rows.append(measured_case(case, self.seed, self.runs))
                 bar.update()

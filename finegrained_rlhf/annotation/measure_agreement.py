@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from finegrained_rlhf.annotation.agreement.figures import (
+from finegrained_rlhf.annotation.agreement_figures import (
     MISSING,
     JudgedItem,
     by_annotator,

@@ -1,4 +1,4 @@
-"""Every run below a directory with its state: what `finegrained runs` builds and runs."""
+"""Every run below a directory with its state: what `finegrained runs` builds and runs; and tables for a console."""
 
 from __future__ import annotations
 
@@ -6,21 +6,49 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TextIO
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.report.elements.html import number
-from finegrained_rlhf.report.elements.text_table import print_table
 from finegrained_rlhf.report.runs.state import RunState, read_state
 from finegrained_rlhf.runtime.console import in_words
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
-_WITHIN_A_RUN = ("checkpoints", "policy", "model", "samples", "locks")
 HEAD = ("run", "state", "why", "step", "exported", "score", "age")
+_LOG_WIDTH = 100_000  # columns: no cell of a log is cut
+_WITHIN_A_RUN = ("checkpoints", "policy", "model", "samples", "locks")
+
+
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[Any]], words: int = 1, stream: TextIO | None = None
+) -> None:
+    """Print a table: drawn on a terminal, aligned columns without a frame elsewhere.
+
+    Args:
+        head: column titles.
+        rows: cells; shown as text, never read as markup.
+        words: so many columns on the left hold words; numbers follow, aligned on the right.
+        stream: where to; None is standard output.
+    """
+    from rich.box import HEAVY_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = stream if stream is not None else sys.stdout
+    table = Table(box=HEAVY_HEAD if out.isatty() else None, pad_edge=False)
+    for i, title in enumerate(head):
+        table.add_column(Text(title), justify="left" if i < words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(" ".join(str(cell).split())) for cell in row))
+    console = Console(file=out, width=None if out.isatty() else _LOG_WIDTH)
+    with console.capture() as drawn:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()), file=out)
 
 
 class Runs:
