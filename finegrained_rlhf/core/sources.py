@@ -7,7 +7,7 @@ the kind's name): functions of a path, whose further parameters are options of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
@@ -113,7 +113,7 @@ class ManyFormats(Settings):
     """
 
     kind: ClassVar[str]
-    own: ClassVar[Callable[[str], Any]]
+    own: ClassVar[Any]
     path: str
     format: str
 
