@@ -54,7 +54,7 @@ class EvaluateRewrites(Settings):
         output: results file (JSON).
         retriever: settings that the index must have been built with; by default those that it has.
         baselines: which queries without a model are evaluated: `question`, `context`, `rewrite` (the human's), `asked`,
-            `published` (`conqrr.queries.query_of` says what each is).
+            `published` (`conqrr.data.query_of` says what each is).
         rewrites: files of rewrites (JSON lines with `id` and `rewrite`) by the name of their system. Lines of questions
             that are not evaluated are an error; questions without a line count as 0.
         corpus: the passages, for the overlap of queries with gold passages; null leaves it out.

@@ -113,7 +113,7 @@ class TrainConqrr(TrainingRun["SelfCriticalTrainer"]):
         training: α, batch size, samples and limits.
         total_steps: training steps.
         rewrite_reward: what a rewrite earns where α > 0 (`conqrr.rewards`); any `RewriteRewardConfig`.
-        labels: file of passage labels (`conqrr.labels.files`); needed where α > 0 and the reward needs them, for
+        labels: file of passage labels (`conqrr.labels`); needed where α > 0 and the reward needs them, for
             accuracy on validation else.
         index: directory of the index that scores passages; needed with `labels`.
         retriever: settings that the index must have been built with; by default those that it has.

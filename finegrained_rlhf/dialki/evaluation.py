@@ -253,7 +253,7 @@ def draw_gates(rows: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None
     """A bar for each of the latest turns and each role that speaks there: σ(u·z), with its standard error.
 
     Args:
-        rows: of `dialki.evaluation.answers.gate_summary`.
+        rows: of `gate_summary`.
         paths: to write, `.svg` or `.png`.
 
     Raises:

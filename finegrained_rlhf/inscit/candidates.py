@@ -332,7 +332,7 @@ def asked_row(
     earlier: Sequence[Sequence[EvidencePassage]],
     candidates: Sequence[EvidencePassage],
 ) -> dict[str, Any]:
-    """A dialogue to be answered, as a line of `dialki/readers/jsonl.py` without its gold.
+    """A dialogue to be answered, as a line of `dialki/data.py` without its gold.
 
     Args:
         name: of the turn.

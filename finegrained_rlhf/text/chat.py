@@ -24,7 +24,7 @@ _ANSWER = "the answer of the assistant"
 
 
 class SpokenTurn(Protocol):
-    """One message (`feedback.conversations.Message` is one)."""
+    """One message (`feedback.prompt_files.Message` is one)."""
 
     @property
     def role(self) -> str:

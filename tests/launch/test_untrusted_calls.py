@@ -133,6 +133,7 @@ def test_modules_are_imported_by_names_of_ours(sources: dict[str, Source]) -> No
     reasons = {
         "finegrained_rlhf/annotation/tools.py": "a table of our own tools",
         "finegrained_rlhf/core/exports.py": "the doors of our packages",
+        "finegrained_rlhf/core/extensions.py": "parts that an installed package lists, in modules of its own",
         "finegrained_rlhf/core/fields.py": "a class of ours whose settings are read, or the one that the user typed",
         "finegrained_rlhf/launch/build.py": "what the user typed, or check_foreign admits",
         "finegrained_rlhf/launch/checks/contents.py": "classes of a configuration that was built before",
