@@ -26,7 +26,7 @@ WORK = Path("outputs/factworld")
 SMALL = {
     "make-factworld": ["train=48", "dev=16", "test=24", "sft_train=600", "sft_dev=16", "world.max_asked=3"],
     "make-tiny-models": ["t5.structured=true"],  # learns to copy in two hundred steps
-    "train-sft": ["total_steps=200", "validate_every=200", "validation_prompts=16"],
+    "train-sft": ["total_steps=40", "validate_every=40", "validation_prompts=16"],
     "train-reward-model": ["total_steps=10", "validate_every=10", "reward_model.batches.batch_size=16"],
     "train-ppo": [
         "total_steps=2",
