@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -51,6 +52,7 @@ def _task(name: str) -> Callable[[DictConfig], None]:
     """What Hydra runs, also in another process: the command's own task, or its job."""
 
     def task(cfg: DictConfig) -> None:
+        gc.enable()
         with user_errors(name):
             _TASKS.get(name, run_app)(cfg)
 

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from finegrained_rlhf.annotation.project.items import AnnotationItem, item_row, parse_item, suggestion_row
 from finegrained_rlhf.core.checks import get_field, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -197,6 +195,8 @@ def assign(items: Sequence[AnnotationItem], annotators: Sequence[str], seed: int
         annotators: their names, each once.
         seed: of the orders.
     """
+    import numpy as np
+
     single = [item for item in items if item.role == "single"]
     generator = np.random.default_rng(stable_hash(seed, "dealing"))
     dealt = {single[place].id: turn for turn, place in enumerate(generator.permutation(len(single)).tolist())}

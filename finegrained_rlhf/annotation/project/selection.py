@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
@@ -67,6 +65,8 @@ def choose_items(
     Raises:
         ConfigError: a share below the least or above 1, or a count below 1.
     """
+    import numpy as np
+
     if not LEAST_RANDOM <= random_share <= 1:
         raise ConfigError(f"random_share: expected {LEAST_RANDOM} to 1, got {random_share}")
     if count is not None and count < 1:

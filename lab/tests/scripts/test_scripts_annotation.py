@@ -107,6 +107,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 def test_labels_that_count_by_agreement_in_two_processes_and_after_a_kill(
     folder: Path, smoke: Path, tmp_path: Path
 ) -> None:
