@@ -41,6 +41,7 @@ def run_command(name: str) -> None:
         elif name == "sweep":
             from finegrained_rlhf.launch.sweeps.callback import as_multirun, interruptible, run_point
 
+            gc.enable()
             sys.argv[1:] = as_multirun(sys.argv[1:])
             with interruptible():
                 _hydra(name, run_point)

@@ -135,7 +135,7 @@ def main(name: str | None = None) -> None:
     Args:
         name: of the command; None takes it from the command line, dashes or underscores.
     """
-    gc.disable()  # until the job runs: what imports and compositions make is no garbage, and looking takes a tenth of it
+    gc.disable()  # until the job runs: what imports and compositions make stays, and looking for garbage takes time
     try:
         _find_modules(of_script=name is not None)
         if name is None:
