@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-import numpy as np
-
 from finegrained_rlhf.core.checks import as_index, as_list, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
@@ -187,6 +185,8 @@ def choose_items(
         return [replace(item, strategy="random", probability=1.0) for item in items]
     by_chance = count if isinstance(selection, RandomSelection) else round(random_share * count)
     by_chance = max(1, by_chance)
+    import numpy as np
+
     generator = np.random.default_rng(stable_hash(seed, "selection"))
     drawn = generator.permutation(len(items)).tolist()[:by_chance]
     wanted = [place for place in selection.order(items) if place not in set(drawn)][: count - by_chance]

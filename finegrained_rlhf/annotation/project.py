@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
 from finegrained_rlhf.annotation.items import (
     AnnotationItem,
     ItemSelection,
@@ -221,6 +219,8 @@ def assign(items: Sequence[AnnotationItem], annotators: Sequence[str], seed: int
         seed: of the orders.
     """
     single = [item for item in items if item.role == "single"]
+    import numpy as np
+
     generator = np.random.default_rng(stable_hash(seed, "dealing"))
     dealt = {single[place].id: turn for turn, place in enumerate(generator.permutation(len(single)).tolist())}
     assignments = {}
@@ -415,8 +415,7 @@ class MakeAnnotationTasks(Settings):
         if len(self.annotators) < 2:
             return list(items)
         count = round(self.overlap * len(items))
-        generator = np.random.default_rng(stable_hash(self.seed, "overlap"))
-        drawn = sorted(generator.permutation(len(items)).tolist(), key=lambda place: items[place].strategy != "random")
+        drawn = sorted(_drawn(self.seed, "overlap", len(items)), key=lambda place: items[place].strategy != "random")
         shared = set(drawn[:count])
         return [replace(item, role="overlap") if i in shared else item for i, item in enumerate(items)]
 
@@ -424,8 +423,7 @@ class MakeAnnotationTasks(Settings):
         if self.preannotate is None:
             return list(items)
         single = [i for i, item in enumerate(items) if item.role == "single" and item.marked is not None]
-        generator = np.random.default_rng(stable_hash(self.seed, "suggestions"))
-        half = [single[place] for place in generator.permutation(len(single)).tolist()[: len(single) // 2]]
+        half = [single[place] for place in _drawn(self.seed, "suggestions", len(single))[: len(single) // 2]]
         suggested = self.preannotate.suggest([items[i] for i in half], self.taxonomy)
         suggestions = dict(zip(half, map(tuple, suggested), strict=True))
         return [replace(item, suggestions=suggestions.get(i, ())) for i, item in enumerate(items)]
@@ -455,3 +453,10 @@ def item_of_record(record: FeedbackRecord, taxonomy: Taxonomy, reference: bool =
     marked = 0 if record.feedback is not None else None
     gold = record.gold if reference else None
     return AnnotationItem(record.id, record.question, record.passages, answers, gold, marked, role="qualification")
+
+
+def _drawn(seed: int, purpose: str, count: int) -> list[int]:
+    """The places of so many items in an order of chance."""
+    import numpy as np
+
+    return np.random.default_rng(stable_hash(seed, purpose)).permutation(count).tolist()

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +64,8 @@ class Extension:
 
     def _listed(self, file: str) -> dict[str, dict[str, str]]:
         """The tables of texts in a file; none where it cannot be read."""
+        import tomllib
+
         try:
             listed = tomllib.loads((self.directory / file).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -79,19 +79,31 @@ def extensions() -> tuple[Extension, ...]:
     """The packages that join, by name."""
     here = os.path.realpath(os.getcwd())
     places = [place for place in sys.path if Path(place).name in _INSTALLED and os.path.realpath(place) != here]
-    names = {
-        entry.value
-        for distribution in distributions(path=places)
-        if f"[{GROUP}]" in (distribution.read_text("entry_points.txt") or "")
-        for entry in distribution.entry_points
-        if entry.group == GROUP
-    }
+    names = {package for place in places for package in _named_in(Path(place))}
     specs = {name: _spec(name) for name in sorted(names)}
     return tuple(
         Extension(name, Path(spec.submodule_search_locations[0]))
         for name, spec in specs.items()
         if spec is not None and spec.submodule_search_locations
     )
+
+
+def _named_in(place: Path) -> Iterator[str]:
+    """What the entry points of the group name, of all distributions in a directory of installed packages.
+
+    `importlib.metadata` says the same in five times the time, which every command would wait for.
+    """
+    for file in place.glob("*-info/entry_points.txt"):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if f"[{GROUP}]" in text:
+            from configparser import ConfigParser, Error
+
+            try:
+                parser = ConfigParser(delimiters="=", interpolation=None, strict=False)
+                parser.read_string(text)
+            except Error:
+                continue
+            yield from parser[GROUP].values() if GROUP in parser else ()
 
 
 def _spec(package: str) -> ModuleSpec | None:

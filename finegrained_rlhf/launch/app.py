@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -40,6 +41,7 @@ def run_command(name: str) -> None:
         elif name == "sweep":
             from finegrained_rlhf.launch.sweeps.callback import as_multirun, interruptible, run_point
 
+            gc.enable()
             sys.argv[1:] = as_multirun(sys.argv[1:])
             with interruptible():
                 _hydra(name, run_point)
@@ -51,6 +53,7 @@ def _task(name: str) -> Callable[[DictConfig], None]:
     """What Hydra runs, also in another process: the command's own task, or its job."""
 
     def task(cfg: DictConfig) -> None:
+        gc.enable()
         with user_errors(name):
             _TASKS.get(name, run_app)(cfg)
 

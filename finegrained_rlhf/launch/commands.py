@@ -7,6 +7,7 @@ there at once.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -132,6 +133,7 @@ def main(name: str | None = None) -> None:
     Args:
         name: of the command; None takes it from the command line, dashes or underscores.
     """
+    gc.disable()  # until the job runs: what imports and compositions make stays, and looking for garbage takes time
     try:
         _find_modules(of_script=name is not None)
         if name is None:

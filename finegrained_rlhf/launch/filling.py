@@ -12,9 +12,13 @@ from functools import wraps
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.hydra import Hydra
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
+from hydra.errors import ConfigCompositionException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from finegrained_rlhf.core.extensions import extensions
@@ -23,7 +27,10 @@ from finegrained_rlhf.launch.checks.schema import UNSET
 
 logger = logging.getLogger(__name__)
 _HYDRA = "hydra"
+_OF_A_MULTIRUN = ("--multirun", "You must specify")
+"""In what Hydra says of several values of a key, or of no option of a group, which a multirun may give."""
 _fills = False
+_get_mode, _apply = Hydra.get_mode, ConfigLoaderImpl._apply_overrides_to_config
 
 
 class _Extensions(SearchPathPlugin):
@@ -36,7 +43,10 @@ class _Extensions(SearchPathPlugin):
 
 
 def fill_defaults() -> None:
-    """Let Hydra fill every configuration that it composes in this process from now on, and know packages that join."""
+    """Let Hydra fill every configuration that it composes in this process from now on, and know packages that join.
+
+    A command line is composed once. Where a value of it cannot be applied, the error has the configuration.
+    """
     global _fills
     if not _fills:
         Plugins.instance().register(_Extensions)
@@ -47,7 +57,36 @@ def fill_defaults() -> None:
             return fill(compose(self, *arguments, **options))
 
         ConfigLoaderImpl._compose_config_from_defaults_list = composed  # type: ignore[method-assign]
+        ConfigLoaderImpl._apply_overrides_to_config = staticmethod(_applied)  # type: ignore[method-assign]
+        Hydra.get_mode = _mode  # type: ignore[method-assign]
         _fills = True
+
+
+def _applied(overrides: list[Override], cfg: DictConfig) -> None:
+    try:
+        _apply(overrides, cfg)
+    except ConfigCompositionException as error:
+        error.configuration = cfg  # type: ignore[attr-defined]  # for what says which key was meant
+        raise
+
+
+def _mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> RunMode | None:
+    """Whether files ask for a multirun. Hydra composes to learn it, and again to run: a single run takes the first."""
+    loader = hydra.config_loader
+    load = loader.load_configuration
+    try:
+        cfg = load(config_name, overrides, RunMode.RUN)
+    except ConfigCompositionException as error:
+        if any(words in str(error) for words in _OF_A_MULTIRUN):
+            return _get_mode(hydra, config_name, overrides)
+        raise
+
+    def kept(*arguments: Any, run_mode: RunMode, **options: Any) -> DictConfig:
+        loader.load_configuration = load  # type: ignore[method-assign]
+        return cfg if run_mode == RunMode.RUN else load(*arguments, run_mode=run_mode, **options)
+
+    loader.load_configuration = kept  # type: ignore[method-assign,assignment]
+    return cfg.hydra.mode
 
 
 def fill(cfg: DictConfig) -> DictConfig:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import yaml
 from hydra.errors import HydraException, OverrideParseException
+from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import FineGrainedError
@@ -64,7 +65,8 @@ def explain_command_line(error: BaseException, command: str, line: CommandLine) 
     text = " ".join(lines)
     if match := re.search(r"Could not override '([^']+)'", text):
         if "not in struct" in cause or "No match in the defaults list" in text:
-            return f"unknown key {match.group(1)!r}{_meant(match.group(1), command, line)} (--help lists the keys)"
+            meant = _meant(match.group(1), error, command, line)
+            return f"unknown key {match.group(1)!r}{meant} (--help lists the keys)"
     if match := re.search(r"Could not load 'hydra/launcher/(joblib|submitit)", text):
         extra = {"joblib": "sweeps", "submitit": "slurm"}[match.group(1)]
         return f"the launcher needs {match.group(1)}: {INSTALL.format(extra=extra)}, or give hydra/launcher=basic"
@@ -77,8 +79,11 @@ def explain_command_line(error: BaseException, command: str, line: CommandLine) 
     return message.partition("Config search path:")[0].strip()
 
 
-def _meant(key: str, command: str, line: CommandLine) -> str:
+def _meant(key: str, error: BaseException, command: str, line: CommandLine) -> str:
     """Which key an unknown one may stand for, by the configuration with the groups that were chosen."""
+    cfg = getattr(error, "configuration", None)
+    if cfg is not None:
+        return suggestion(key, OmegaConf.to_container(OmegaConf.masked_copy(cfg, [*cfg.keys() - {"hydra"}])))
     from finegrained_rlhf.launch.checks.help import composed, groups
 
     try:

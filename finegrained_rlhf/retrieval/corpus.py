@@ -31,9 +31,6 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 from finegrained_rlhf.runtime.console import ProgressBar
@@ -323,9 +320,9 @@ class Corpus:
                 bar.update(read - bar.done if total else len(block))
         if not hashes:
             raise DataError("holds no passage, expected at least one", file=self.path)
-        twice = _repeated(np.frombuffer(hashes, dtype=np.uint64))
-        if len(twice):
-            self._report_duplicate(set(twice[:_SUSPECTS].tolist()))
+        twice = _repeated(hashes)
+        if twice:
+            self._report_duplicate(set(twice[:_SUSPECTS]))
         return CorpusScan(len(hashes), self._fingerprint, files)
 
     @cached_property
@@ -370,6 +367,8 @@ def _corpus_files(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if is_corpus_file(path) and path.is_file())
 
 
-def _repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    ordered = np.sort(hashes)
-    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+def _repeated(hashes: array[int]) -> list[int]:
+    import numpy as np
+
+    ordered = np.sort(np.frombuffer(hashes, dtype=np.uint64))
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]]).tolist()

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import numpy as np
-
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import atomic_path
 from finegrained_rlhf.retrieval.protocol import Hit
@@ -41,6 +39,8 @@ def in_trec_order(hits: Sequence[Hit]) -> list[Hit]:
     Raises:
         DataError: a score is not a finite number of single precision, or an id occurs twice.
     """
+    import numpy as np
+
     rounded = []
     for hit in hits:
         with np.errstate(over="ignore"):

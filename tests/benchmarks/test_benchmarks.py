@@ -273,8 +273,9 @@ def test_peak_memory_sees_what_a_block_takes_and_gives_back() -> None:
 
 
 @pytest.mark.scripts
-def test_a_tiny_round_without_what_a_bare_machine_lacks(tmp_path: Path) -> None:
-    shown = run_on_a_bare_machine("ppo_step", ["profile=tiny", "rounds=1", "lengths=fixed", "out=t.json"], tmp_path)
+def test_a_tiny_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ppo_step.main(["profile=tiny", "rounds=1", "lengths=fixed", f"out={tmp_path / 't.json'}"])
+    shown = capsys.readouterr().out
     document = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
     assert set(document["phases"]) == set(PHASES) and document["other_runs"] == {}
     assert all(found["ok"] and found["value"] <= found["tolerance"] for found in document["equal"].values())

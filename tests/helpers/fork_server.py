@@ -47,7 +47,11 @@ _LIBRARIES = (
     "hydra",
     "hydra._internal.hydra",
     "hydra._internal.utils",
+    "hypothesis",
+    "nltk",
     "peft",
+    "playwright.sync_api",
+    "pydantic",
     "rouge_score.rouge_scorer",
     "sacrebleu",
     "scipy.stats",
@@ -222,18 +226,12 @@ def run(argv: list[str]) -> None:
         exec(compile(argv[1], "<string>", "exec"), module.__dict__)
     elif argv[0] == "-m":
         sys.argv, sys.path[0] = argv[1:], os.getcwd()
-        with quick_hydra(argv[2:]) if argv[1] == "finegrained_rlhf" else contextlib.nullcontext():
+        with hydra_once.merged_once():
             runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
-        with quick_hydra([os.path.basename(argv[0]), *argv[1:]]):
+        with hydra_once.merged_once():
             runpy.run_path(argv[0], run_name="__main__")
-
-
-def quick_hydra(words: list[str]) -> contextlib.AbstractContextManager[None]:
-    """Hydra for a command line, the name of the command or of its file first."""
-    multirun = words[0].startswith("sweep") or {"-m", "--multirun"} & set(words) or "hydra.mode" in " ".join(words)
-    return hydra_once.merged_once() if multirun else hydra_once.composed_once()
 
 
 def exit_status(argv: list[str]) -> int:

@@ -29,8 +29,6 @@ import yaml
 from hydra._internal import config_loader_impl
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
-from hydra._internal.hydra import Hydra
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.grammar_parser import parse
 
@@ -131,14 +129,6 @@ def _hydra_with(load: Any, choose: Any, merge: Any, open_file: Any, begin: Any) 
 def _places(repo: Any) -> tuple[str, ...]:
     """Where a repository reads configurations."""
     return tuple(f"{source.scheme()}{source.path}" for source in repo.get_sources())
-
-
-@contextmanager
-def composed_once() -> Iterator[None]:
-    """`hydra.main` composes a command line to learn whether it is a multirun, and again to run it: here it is none."""
-    with merged_once(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: RunMode.RUN)
-        yield
 
 
 def compose(script: str, overrides: Sequence[str] = ()) -> DictConfig:

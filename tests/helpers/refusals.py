@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra_once import composed_once
+from hydra_once import merged_once
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def quick_hydra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     the file that pytest captures in.
     """
     monkeypatch.setattr("logging.config._clearExistingHandlers", lambda: None)
-    with composed_once():
+    with merged_once():
         yield
 
 

@@ -18,7 +18,7 @@ HOSTILE = (
     "مرحبا بالعالم 12. שלום! \u202edesrever \u2067isolated",
     "👩‍👩‍👧‍👦 and 😀🏳️‍🌈, then é and e\u0301. 😀😀",
     "bell \x07, escape \x1b[31m, null \x00, C1 \x9b, half \ud83d, line\nbreak\tand tab.",
-    "w" * 700 + " " + "Donaudampfschifffahrtsgesellschaft" * 12,
+    "w" * 150 + " " + "Donaudampfschifffahrtsgesellschaft" * 3,
     "",
 )
 COMPONENTS = ("relevance", '<img src=y onerror="window.pwned = 2">', "completeness")

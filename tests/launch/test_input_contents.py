@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra_once import composed_once
+from hydra_once import merged_once
 from safetensors.numpy import save_file
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
@@ -219,7 +219,7 @@ def test_a_damaged_reward_model_is_refused_before_anything_is_prepared(
     monkeypatch.chdir(tmp_path)
     words = ["experiment=smoke", "output_dir=run", f"reward.components.relevance.path={model}"]
     monkeypatch.setattr(sys, "argv", ["train_ppo", *words])
-    with composed_once(), pytest.raises(SystemExit) as ended:
+    with merged_once(), pytest.raises(SystemExit) as ended:
         run_command("train_ppo")
     lines = capsys.readouterr().err.strip().splitlines()
     assert ended.value.code == 2 and len(lines) == 1

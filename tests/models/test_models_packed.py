@@ -294,6 +294,7 @@ def test_flex_attention_is_chosen_on_cuda_for_models_that_have_it() -> None:
     assert LlamaForCausalLM._supports_flex_attn
 
 
+@pytest.mark.slow
 def test_models_of_many_shapes_stay_compiled(as_on_cuda: None, caplog: pytest.LogCaptureFixture) -> None:
     """With gradients and without: a graph for one prompt and one for more, whatever the lengths; with a window another.
 

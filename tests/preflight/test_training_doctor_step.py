@@ -227,6 +227,7 @@ def test_frozen_weights_in_bf16_are_compared_in_fp32_too(case: CaseMaker) -> Non
     assert not [finding for finding in diagnose(examined, "configuration") if finding.status == "fail"]
 
 
+@pytest.mark.slow
 def test_in_bf16_the_comparison_is_made_in_fp32(case: CaseMaker) -> None:
     examined = case("processes.precision=bf16")
     assert examined.exact is not None

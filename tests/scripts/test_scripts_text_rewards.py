@@ -104,6 +104,7 @@ def by_service(smoke: Path, service: FakeService, cache: Path, output: Path) -> 
     ]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_within_a_step_goes_on_as_if_nothing_had_been(smoke: Path, tmp_path: Path) -> None:
     """Weights and metrics are those of a run without faults; no text that was answered is asked about again."""
     key = {"PERSPECTIVE_API_KEY": KEY}

@@ -237,6 +237,7 @@ def test_numbers_are_finite(smoke: Path) -> None:
             assert None not in json.loads(line).values()
 
 
+@pytest.mark.slow
 def test_a_tiny_llama_trains_and_a_resumed_run_is_bit_identical(
     smoke: Path, smoke_keys: list[str], tmp_path: Path
 ) -> None:

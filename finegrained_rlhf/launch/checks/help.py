@@ -29,6 +29,7 @@ from finegrained_rlhf.launch.configurations import conf_directory, conf_file
 _WIDTH = 110
 _COLUMN = 46
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's in C, where it was built
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _AS_ONE = ("prepare", "steps", "settings")
 """Keys whose parts no job reads: they are named, not listed."""
 
@@ -132,7 +133,7 @@ def _keys(config: Mapping[str, Any], meanings: Mapping[str, str], above: str = "
 
 
 def _value(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).strip()
+    text = yaml.dump(value, Dumper=_DUMPER, default_flow_style=True, width=10_000, allow_unicode=True).strip()
     return text.removesuffix("...").strip().strip("'") if not isinstance(value, dict | list) else text
 
 

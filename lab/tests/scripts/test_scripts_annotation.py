@@ -107,14 +107,20 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+def test_labels_that_count_by_agreement_train_another_model(folder: Path, smoke: Path, tmp_path: Path) -> None:
+    done(run_script("train_reward_model", *weighted(folder, smoke, tmp_path / "weighted")))
+    plain = [key for key in weighted(folder, smoke, tmp_path / "plain") if "annotator_weights" not in key]
+    done(run_script("train_reward_model", *plain))
+    counted = weights(tmp_path / "weighted")
+    assert any(not torch.allclose(counted[name], value) for name, value in weights(tmp_path / "plain").items())
+
+
+@pytest.mark.slow
 def test_labels_that_count_by_agreement_in_two_processes_and_after_a_kill(
     folder: Path, smoke: Path, tmp_path: Path
 ) -> None:
     done(run_script("train_reward_model", *weighted(folder, smoke, tmp_path / "calm")))
     calm = weights(tmp_path / "calm")
-    plain = [key for key in weighted(folder, smoke, tmp_path / "plain") if "annotator_weights" not in key]
-    done(run_script("train_reward_model", *plain))
-    assert any(not torch.allclose(calm[name], value) for name, value in weights(tmp_path / "plain").items())
     done(run_in_two_processes("train_reward_model", *weighted(folder, smoke, tmp_path / "two")))
     for name, value in weights(tmp_path / "two").items():
         assert torch.allclose(calm[name], value, atol=1e-4), name

@@ -91,6 +91,7 @@ def same_metrics(left: Path, right: Path, tolerance: float = 1e-4) -> None:
             assert one[name] == pytest.approx(other[name], rel=tolerance), name
 
 
+@pytest.mark.slow
 def test_a_classifier_in_two_processes(folder: Path, tmp_path: Path) -> None:
     done(run_in_two_processes(*classifier(folder, tmp_path / "two")))
     same_metrics(folder / "classifier", tmp_path / "two")

@@ -64,6 +64,7 @@ def conversations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_answers_questions_from_their_passages(smollm2: Path, conversations: Path, tmp_path: Path) -> None:
     """Greedy. It ends by itself, with the control token of the chat template, which is not in the text."""
     words = (f"checkpoint={smollm2}", f"input={conversations}", f"output={tmp_path}/out.jsonl", "max_new_tokens=40")
@@ -74,6 +75,7 @@ def test_it_answers_questions_from_their_passages(smollm2: Path, conversations: 
         assert expected in answer and len(answer) < 100 and "<|im_end|>" not in answer
 
 
+@pytest.mark.slow
 def test_a_text_is_probable_and_its_words_in_disorder_are_not(policy: Policy) -> None:
     """Nats a token; a uniform guess has 10.8."""
     ids = policy.tokenizer("The capital of France is Paris, and the capital of Italy is Rome.").input_ids
@@ -100,11 +102,13 @@ vocabulary, its merges and the steps before them are those of the converted one,
 QA-FEEDBACK and CANARD."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HUB_IDS)
 def test_ids_are_those_of_the_hub(policy: Policy, text: str) -> None:
     assert policy.tokenizer(text).input_ids == HUB_IDS[text]
 
 
+@pytest.mark.slow
 def test_tokens_ends_and_template(policy: Policy) -> None:
     """A space before a digit is a token of its own, also where two stand there: so SmolLM was trained."""
     tokenizer = policy.tokenizer
