@@ -178,7 +178,7 @@ class SFTTrainer(PolicyTrainer):
         self.processes, self.seed, self.segmenter, self.monitor = processes, seed, segmenter, monitor
         if settings.dropout is not None:
             set_dropout(policy.model, settings.dropout)
-        if processes.sharding == "full":
+        if processes.sharding != "none":
             shard_layers(policy.model, processes)
         self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps, processes)
 
