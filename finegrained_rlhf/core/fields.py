@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.extensions import packages
-from finegrained_rlhf.core.markers import Bound, Harmless, Writes, markers, members, plain_type
+from finegrained_rlhf.core.markers import Bound, Harmless, Writes, advice_on, markers, members, plain_type
 
 TARGET = "_target_"
 """The key that names the class of a mapping."""
@@ -285,7 +285,7 @@ def problem_of_value(value: Any, annotation: Any) -> str | None:
     words = [word for member in members(annotation) for word in _words(member)]
     alone = all(_words(member) or plain_type(member) in (None, type(None)) for member in members(annotation))
     if words and (alone or isinstance(value, str)) and value not in words and not _any_text(annotation):
-        return f"expected one of {', '.join(map(str, words))}, got {value!r}"
+        return f"expected one of {', '.join(map(str, words))}, got {value!r}{advice_on(value, annotation)}"
     if (kind := _number_kind(annotation)) is not None and not _is_number(value, kind):
         return f"expected {_or_null(annotation)}{kind}, got {value!r}"
     for member in members(annotation):

@@ -91,6 +91,21 @@ class Harmless:
 
 
 harmless = Harmless()
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A marker: a word that a setting took before.
+
+    Attributes:
+        word: the former value.
+        advice: what to give instead.
+    """
+
+    word: str
+    advice: str
+
+
 InputFile = Annotated[str, Reads()]
 """A file or a directory that is read."""
 ModelName = Annotated[str, Reads("model")]
@@ -128,6 +143,12 @@ def markers(annotation: Any) -> tuple[Any, ...]:
         elif typing.get_origin(member) is not Literal:
             collected += tuple(mark for part in typing.get_args(member) for mark in markers(part))
     return collected
+
+
+def advice_on(value: Any, annotation: Any) -> str:
+    """What to give instead of a word that a setting took before, as the end of a line; else empty."""
+    gone = (mark for mark in markers(annotation) if isinstance(mark, Gone) and mark.word == value)
+    return next((f"; {mark.advice}" for mark in gone), "")
 
 
 def plain_type(annotation: Any) -> Any:

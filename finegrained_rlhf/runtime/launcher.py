@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _TRUE = ("1", "true", "yes", "y", "on", "t")
 _STRATEGIES = {"FULL_SHARD": "full", "SHARD_GRAD_OP": "gradients", "NO_SHARD": "none", "NO_RESHARD": "gradients"}
 _STRATEGIES |= {"1": "full", "2": "gradients", "3": "none"}
-_ZERO = {"0": "none", "1": "optimizer", "2": "gradients", "3": "full"}
+_ZERO = {"0": "none", "1": "gradients", "2": "gradients", "3": "full"}
 _WITHOUT_EFFECT = {
     "fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
     "fsdp_state_dict_type": "FSDP_STATE_DICT_TYPE",

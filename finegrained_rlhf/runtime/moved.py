@@ -1,4 +1,4 @@
-"""What classes were called in configurations of version 0.2, so that runs made by it still open.
+"""What classes and values were called in configurations of version 0.2, so that runs made by it still open.
 
 A configuration names a class by the door of its package (`core/exports.py`). A class that is renamed gets a new door,
 and the old one leads to it here. Worlds, experiments, readers of published data and baselines left this package.
@@ -81,6 +81,8 @@ MOVED: Mapping[str, str] = {
     **{f"{old}.{name}": f"{new}.{name}" for old, (new, names) in _LEFT.items() for name in names},
 }
 """`_target_` of version 0.2 → its name today; what moved with its whole room is in `_ROOMS`."""
+_VALUES = {"sharding": {"optimizer": "gradients"}}
+"""Key → values of version 0.2 that are no longer taken, and the one that has taken their place."""
 
 
 def is_of_0_1(config: Mapping[str, Any]) -> bool:
@@ -94,10 +96,13 @@ def current_name(name: str) -> str:
 
 
 def with_current_names(config: Any) -> Any:
-    """A configuration in plain containers, in which every old `_target_` has its current name."""
+    """A configuration in plain containers, in which every old `_target_` and value has its current name."""
     if isinstance(config, Mapping):
-        return {
-            key: current_name(value) if key == "_target_" and isinstance(value, str) else with_current_names(value)
-            for key, value in config.items()
-        }
+        return {key: _current(key, value) for key, value in config.items()}
     return [with_current_names(item) for item in config] if isinstance(config, list) else config
+
+
+def _current(key: Any, value: Any) -> Any:
+    if not isinstance(value, str):
+        return with_current_names(value)
+    return current_name(value) if key == "_target_" else _VALUES.get(key, {}).get(value, value)

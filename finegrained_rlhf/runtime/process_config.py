@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar, get_args
 
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.markers import above, at_least, harmless
+from finegrained_rlhf.core.markers import Gone, above, at_least, harmless
 
 Precision = Literal["fp32", "bf16"]
 T = TypeVar("T")
-Sharding = Literal["none", "optimizer", "gradients", "full"]
+Sharding = Literal["none", "gradients", "full"]
 SHARDING = get_args(Sharding)
 """What processes share out among them (`runtime/sharding/`)."""
+_WITHOUT_OPTIMIZER = Gone("optimizer", "give gradients, which shares out the moments too")
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,15 @@ class ProcessConfig(Settings):
         cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN on CUDA. torch prefers it on Hopper GPUs,
             where it makes a plan for every new shape (40 to 70 ms each are reported; lengths change in every step), and
             its masked backward pass has given NaN (pytorch#196678).
-        sharding: what the processes share out among them instead of each having all of it: `none`; `optimizer`, the
-            optimizer's moments; `gradients`, the gradients too; `full`, the weights of the models' layers too (FSDP2).
+        sharding: what the processes share out among them instead of each having all of it: `none`; `gradients`, the
+            gradients and the optimizer's moments; `full`, the weights of the models' layers too.
     """
 
     precision: Precision = "fp32"
     threads: Annotated[int | None, at_least(1), harmless] = None
     timeout_s: Annotated[float, above(0), harmless] = 1800.0
     cudnn_attention: Annotated[bool, harmless] = False
-    sharding: Annotated[Sharding, harmless] = "none"
+    sharding: Annotated[Sharding, _WITHOUT_OPTIMIZER, harmless] = "none"
 
 
 class OneProcess:

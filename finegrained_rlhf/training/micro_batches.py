@@ -112,7 +112,7 @@ def rounds_together(own: int, processes: Processes) -> int:
         own: that it has itself.
         processes: of the run; where weights are in shards, all must call this.
     """
-    return max(processes.gather_objects([own])) if processes.sharding == "full" else own
+    return max(processes.gather_objects([own])) if processes.sharding != "none" else own
 
 
 def stand_in(token: int, device: torch.device) -> MicroBatch:

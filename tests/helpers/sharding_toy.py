@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from ppo_toy import make_trainer, save_checkpoint
-from rl_toy import policy
+from rl_toy import policy, sharpen, tokenizer
+from transformers import GemmaConfig, GemmaForCausalLM
 
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.lora import add_lora
+from finegrained_rlhf.models.policy import CausalPolicy
 from finegrained_rlhf.models.weights.frozen import store_frozen
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -29,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "t5_shared_trunk": {"kind": "t5", "shared": True, "prompts_per_step": 1},
     "llama": {"kind": "llama", "samples": 2},
     "llama_adapters_of_one_prompt": {"kind": "llama", "lora": True, "prompts_per_step": 1, "checkpointing": True},
+    "gemma": {"kind": "llama", "gemma": True, "prompts_per_step": 2, "samples": 2},
     "gpt2": {"kind": "gpt2", "prompts_per_step": 2, "samples": 2},
     "t5gemma": {"kind": "t5gemma", "prompts_per_step": 2, "samples": 2},
     "bart": {"kind": "bart", "prompts_per_step": 2, "samples": 2, "checkpointing": True},
@@ -37,9 +40,21 @@ CASES: dict[str, dict[str, Any]] = {
 STEPS = 2
 
 
+def tied_gemma() -> CausalPolicy:
+    """A decoder-only policy whose head is its embeddings."""
+    words = tokenizer("llama")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    torch.manual_seed(0)
+    config = GemmaConfig(
+        vocab_size=len(words), **sizes, **heads, pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id
+    )
+    return CausalPolicy(sharpen(GemmaForCausalLM(config), 0), words).eval()
+
+
 def trainer_of(case: str, path: Path, processes: Processes) -> PPOTrainer:
     options = dict(CASES[case])
-    owner = policy(options["kind"])
+    owner = tied_gemma() if options.pop("gemma", False) else policy(options["kind"])
     if options.pop("lora", False):
         torch.manual_seed(3)
         build = type(owner)

@@ -19,28 +19,32 @@ from finegrained_rlhf.preflight.memory import preflight as module
 from finegrained_rlhf.preflight.memory import sharding
 from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of, preflight
-from finegrained_rlhf.preflight.memory.probe import blocks_of, largest_trained
+from finegrained_rlhf.preflight.memory.probe import blocks_of, largest_outside
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report
 from finegrained_rlhf.runtime.process_config import SHARDING, ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 
-POLICY = replace(SHAPE, blocks=Blocks(800, 800, 800, 200), largest_tensor=120, largest_outside=90)
-VALUE = replace(POLICY, parameters=600, trained=600, blocks=Blocks(400, 400, 400, 100), largest_tensor=110)
+POLICY = replace(SHAPE, blocks=Blocks(800, 800, 800, 200), largest_outside=90)
+VALUE = replace(POLICY, parameters=600, trained=600, blocks=Blocks(400, 400, 400, 100))
 FOUR = replace(PLAN, policy=POLICY, value=VALUE, processes=4)
-OPTIMIZER, GRADIENTS, FULL = (replace(FOUR, sharding=mode) for mode in SHARDING[1:])
+GRADIENTS, FULL = (replace(FOUR, sharding=mode) for mode in SHARDING[1:])
 
 
 # By hand ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_lasts_of_optimizer_state_and_gradients() -> None:
-    """1,600 parameters over four processes in runs of whole tensors of at most 120: up to 520 belong to one."""
-    weights = 4 * (2 * 1000 + 600 + 500)
-    assert memory.lasting_bytes(FOUR) == weights + 8 * 1600
-    assert memory.lasting_bytes(OPTIMIZER) == memory.lasting_bytes(GRADIENTS) == weights + 8 * 520
-    assert [memory.gradient_bytes(plan) for plan in (FOUR, OPTIMIZER, GRADIENTS)] == [6400, 6400, 4 * 520]
-    large = replace(GRADIENTS, policy=replace(POLICY, largest_tensor=1500))
-    assert memory.gradient_bytes(large) == 6400  # a share is never more than everything
+def test_what_lasts_where_gradients_are_split() -> None:
+    """As below, but that the reference stays whole, as do adapters' weights: nothing in their blocks is trained."""
+    assert memory.lasting_bytes(FOUR) == 4 * (2 * 1000 + 600 + 500) + 8 * 1600
+    policy, value, own = 4 * 200 + 4 * 200, 4 * 200 + 4 * 100, 200 + 100 + 190
+    assert memory.lasting_bytes(GRADIENTS) == policy + 4 * 1000 + value + 4 * 500 + 8 * own
+    assert [memory.gradient_bytes(plan) for plan in (FOUR, GRADIENTS)] == [6400, 4 * own]
+    large = replace(GRADIENTS, policy=replace(POLICY, largest_outside=1500))
+    assert memory.gradient_bytes(large) == 4 * (300 + 400)  # a share is never more than everything
+    adapters = replace(
+        GRADIENTS, reference_copy=False, policy=replace(POLICY, trained=90, blocks=Blocks(800, 0, 800)), value=None
+    )
+    assert sharding.held_bytes(adapters) == 4 * 1000 + 12 * 90
 
 
 def test_what_lasts_of_blocks() -> None:
@@ -57,16 +61,20 @@ def test_what_lasts_of_blocks() -> None:
 
 
 def test_gradients_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sharding.moving_bytes(FOUR) == sharding.moving_bytes(OPTIMIZER) == 0
-    assert sharding.moving_bytes(GRADIENTS) == 4 * (1600 - 520)  # all gradients and not more
+    assert sharding.moving_bytes(FOUR) == 0
+    assert sharding.moving_bytes(GRADIENTS) == 4 * (400 - 190)  # all gradients outside blocks and not more
     monkeypatch.setattr(sharding, "BUCKET_ELEMENTS", 10)
-    small = replace(GRADIENTS, policy=replace(POLICY, largest_tensor=5), value=replace(VALUE, largest_tensor=8))
+    small = replace(GRADIENTS, policy=replace(POLICY, largest_outside=5), value=replace(VALUE, largest_outside=8))
     assert sharding.moving_bytes(small) == 4 * (3 + 1) * 10
-    assert sharding.moving_bytes(replace(small, value=replace(VALUE, largest_tensor=20))) == 4 * (3 + 1) * 20
+    assert sharding.moving_bytes(replace(small, value=replace(VALUE, largest_outside=20))) == 4 * (3 + 1) * 20
 
 
-def test_an_update_holds_three_blocks() -> None:
-    assert sharding.block_bytes(GRADIENTS) == 0
+def test_an_update_holds_three_blocks_or_all_that_are_trained() -> None:
+    assert sharding.block_bytes(FOUR) == 0
+    assert sharding.block_bytes(GRADIENTS) == 4 * (800 + 400) + 200 * (4 + 4)
+    assert sharding.block_bytes(replace(GRADIENTS, bf16=True)) == 2 * (800 + 400) + 200 * (2 + 4)
+    trunk = replace(POLICY, trained=90, blocks=Blocks(800, 0, 800, 200))
+    assert sharding.block_bytes(replace(GRADIENTS, policy=trunk)) == 4 * 400 + 100 * (4 + 4)
     assert sharding.block_bytes(FULL) == 200 * (3 * 4 + 4 + 4)
     assert sharding.block_bytes(replace(FULL, bf16=True)) == 200 * (3 * 2 + 2 + 4)
     frozen = replace(POLICY, blocks=Blocks(800, 0, 800, 200))
@@ -76,8 +84,8 @@ def test_an_update_holds_three_blocks() -> None:
 def test_update_by_hand() -> None:
     """As in `test_training_memory_formulas`, with shares of the gradients and what is on its way beside activations."""
     activations = 2 * (10 + 2 * 100 + 3 * 200) + 60 * 50 * 4 * 5 + 2 * 60 * 8 * 4
-    assert memory.update_bytes(OPTIMIZER) == memory.update_bytes(FOUR) == 6400 + activations
-    assert memory.update_bytes(GRADIENTS) == 4 * 520 + 4 * (1600 - 520) + activations
+    assert memory.update_bytes(FOUR) == 6400 + activations
+    assert memory.update_bytes(GRADIENTS) == 4 * 1200 + 200 * 8 + 4 * 490 + 4 * (400 - 190) + activations
     assert memory.update_bytes(FULL) == 200 * 20 + 4 * 490 + 4 * (400 - 190) + activations
 
 
@@ -85,7 +93,8 @@ def test_models_are_gathered_one_at_a_time() -> None:
     wide = replace(FULL, policy=replace(POLICY, vocabulary=5000))
     whole, joined = 4 * 800, 4 * 3 * 3 * 8 * 6
     copied = 4 * 400 - joined  # the engine's copy of the decoder is one of all its layers
-    unsplit = replace(wide, sharding="gradients")
+    unsplit = replace(wide, sharding="none")
+    assert memory.rollout_bytes(replace(wide, sharding="gradients"), 4, 3) == memory.rollout_bytes(wide, 4, 3)
     assert memory.rollout_bytes(wide, 4, 3) - memory.rollout_bytes(unsplit, 4, 3) == whole + copied
     assert memory.scoring_bytes(wide) - memory.scoring_bytes(unsplit) == whole
     large = replace(wide, value=replace(VALUE, blocks=Blocks(10**6, 10**6, 10**6, 10)))
@@ -102,19 +111,21 @@ def test_one_process_splits_nothing(mode: str) -> None:
 
 
 def test_the_report_says_what_is_split_and_what_to_split() -> None:
-    needed = {plan.sharding: peak(plan)[0] for plan in (FOUR, OPTIMIZER, GRADIENTS, FULL)}
-    assert needed["none"] > needed["optimizer"] == needed["gradients"]  # so small that all gradients are on their way
+    needed = {plan.sharding: peak(plan)[0] for plan in (FOUR, GRADIENTS, FULL)}
+    assert needed["none"] > needed["gradients"] > needed["full"]
     table = report(GRADIENTS, 10**9, "It")
-    assert "processes.sharding=gradients splits gradients and optimizer state over 4 processes" in table
+    assert "processes.sharding=gradients splits gradients and optimizer state, and weights in the matrices of" in table
+    adapters = replace(GRADIENTS, reference_copy=False, policy=replace(POLICY, trained=90, blocks=Blocks(800, 0, 800)))
+    assert "splits gradients and optimizer state over 4 processes" in report(adapters, 10**9, "It")
     assert "sharding" not in report(FOUR, 10**9, "It")
-    room = needed["optimizer"] * 10 // 9 + 1
-    assert "processes.sharding=optimizer: " in memory_verdict(FOUR, room, "It")
-    assert memory_verdict(OPTIMIZER, room, "It").endswith("fits.")
+    room = needed["gradients"] * 10 // 9 + 1
+    assert "processes.sharding=gradients: " in memory_verdict(FOUR, room, "It")
+    assert memory_verdict(GRADIENTS, room, "It").endswith("fits.")
     with_all = memory_verdict(FULL, 1, "It")
     assert "processes.sharding=" not in with_all and "does not fit" in with_all
     assert "processes.sharding=full with ppo.micro_batch_prompts=1, " in (refused := memory_verdict(FOUR, 1, "It"))
     assert "GiB, does not fit either." in refused
-    least = replace(OPTIMIZER, micro_batch_prompts=1, checkpointing=True, prompts_per_batch=1)
+    least = replace(GRADIENTS, micro_batch_prompts=1, checkpointing=True, prompts_per_batch=1)
     least = replace(least, rewards=(replace(least.rewards[0], rows=1),))
     assert not remedies(least) and "processes.sharding=full: " in memory_verdict(least, 1, "It")
     both = peak(replace(least, prompts_per_batch=4))[0] * 10 // 9 + 1
@@ -138,12 +149,12 @@ def test_blocks_of_models(models: Path) -> None:
     policy = PolicyConfig(str(models / "t5")).load()
     assert blocks_of(policy) == Blocks(t5, t5, t5, 2 * attention + feed_forward)
     assert blocks_of(ValueConfig("separate", str(models / "t5")).load(policy)).matrices == t5
-    assert largest_trained(policy) == largest_trained(policy, outside_blocks=True) == len(policy.tokenizer) * width
+    assert largest_outside(policy) == len(policy.tokenizer) * width
     gpt2 = 4 * (attention + feed_forward)
     assert blocks_of(PolicyConfig(str(models / "gpt2")).load()) == Blocks(gpt2, gpt2, gpt2, gpt2 // 4)
     adapted = PolicyConfig(str(models / "t5"), lora=LoraConfig(rank=4)).load()
     assert blocks_of(adapted) == Blocks(t5, 0, t5, 2 * attention + feed_forward)
-    assert largest_trained(adapted) == largest_trained(adapted, outside_blocks=True) < 4 * inner + 1
+    assert largest_outside(adapted) < 4 * inner + 1
 
 
 def test_a_plan_for_gpus_that_are_not_here(models: Path) -> None:
@@ -197,18 +208,14 @@ def test_t5_3b_fits_two_gpus(planned: Callable[[str, int], Plan]) -> None:
     for mode in SHARDING[1:]:
         text = report(replace(plan, sharding=mode), 80 * GB, "A GPU of 80 GB")
         assert f"processes.sharding={mode} splits" in text and text.endswith(": fits.")
-    assert "processes.sharding=optimizer: " in memory_verdict(plan, 68 * GB, "A GPU")
-    needed = {mode: peak(replace(plan, sharding=mode))[0] for mode in SHARDING}
-    trained = plan.policy.trained + plan.value.trained
-    largest = 32128 * 1024  # the embeddings
-    assert needed["none"] - needed["optimizer"] == pytest.approx(8 * (trained / 2 - largest), rel=1e-6)
+    assert "processes.sharding=gradients: " in memory_verdict(plan, 68 * GB, "A GPU")
 
 
 def test_t5_11b_fits_eight_gpus_when_weights_are_split(planned: Callable[[str, int], Plan]) -> None:
     plan = planned("t5-11b", 8)
     assert (plan.prompts, plan.policy.parameters) == (1, 11_307_321_344)
     assert plan.policy.blocks.matrices == 24 * 1024 * (12 * 16384 + 4 * 65536)
-    for mode in SHARDING[:3]:
+    for mode in SHARDING[:2]:
         assert "does not fit" in (verdict := memory_verdict(replace(plan, sharding=mode), 80 * GB, "A GPU"))
         assert "processes.sharding=full: " in verdict and verdict.count("processes.sharding=") == 1
     full = replace(plan, sharding="full")

@@ -172,6 +172,28 @@ def test_a_configuration_of_then_is_one_of_today(old: Path, name: str) -> None:
     assert str(change) == "seed: 0 -> 1"
 
 
+def split_moments(run: RunDirectory) -> None:
+    """Let its configuration say `processes.sharding=optimizer`, which version 0.2 had."""
+    text = run.config_path.read_text(encoding="utf-8")
+    assert "sharding: none" in text
+    run.config_path.write_text(text.replace("sharding: none", "sharding: optimizer"), encoding="utf-8")
+
+
+def test_a_run_that_split_its_moments_alone_is_one_of_today(old: Path) -> None:
+    run = RunDirectory("runs/dpr")
+    split_moments(run)
+    config = run.read_config()
+    assert config["processes"]["sharding"] == "gradients"
+    assert list(problems(keys_of_job(config))) == []
+    for other in ("none", "full"):
+        assert changes_of_run(run, {**config, "processes": {**config["processes"], "sharding": other}}) == []
+    done = run_script("train_dpr", *COMMANDS["dpr"][1:], "output_dir=runs/dpr", "processes.sharding=optimizer", cwd=old)
+    line = (
+        "processes.sharding: expected one of none, gradients, full, got 'optimizer'; give gradients, which shares out"
+    )
+    assert done.returncode == 2 and line in done.stderr
+
+
 def test_a_run_of_version_0_1_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"_target_": "finegrained_rlhf.training.ppo_job.PPOJob"}))
@@ -233,6 +255,7 @@ def test_what_other_trainers_made_is_evaluated(old: Path) -> None:
 
 @pytest.mark.scripts
 def test_ppo_goes_on_as_version_0_2_would_have(old: Path) -> None:
+    split_moments(RunDirectory("runs/ppo"))
     goes_on(old, "ppo")
 
 

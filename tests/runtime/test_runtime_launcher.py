@@ -158,6 +158,11 @@ def test_a_real_launch_is_refused(tmp_path: Path, file: str, line: str) -> None:
             "DEEPSPEED",
             "sharding=gradients",
         ),
+        (
+            {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"},
+            "DEEPSPEED",
+            "zero_stage 1 is processes.sharding=gradients",
+        ),
         ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "DEEPSPEED", "sharding=full"),
         ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "MEGATRON_LM", "processes.sharding"),
         (

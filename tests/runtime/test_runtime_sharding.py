@@ -45,12 +45,6 @@ def assert_alike(one: Path, other: Path) -> None:
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-5, atol=1e-5, msg=name)
 
 
-LESS_OFTEN = [
-    *(({}, 3, "gradients"), ({"rows": 2}, 3, "optimizer"), ({"adafactor": True}, 3, "optimizer")),
-    *((options, 2, "gradients") for options in ({}, {"rows": 2}, {"adafactor": True})),
-]
-
-
 @pytest.fixture
 def alone(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, object], Path]:
     """Options, and the run of one process with them. Of two rows the third process gets none."""
@@ -60,21 +54,20 @@ def alone(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, obj
 
 
 @pytest.mark.parametrize(
-    ("alone", "processes", "sharding"),
+    ("alone", "processes"),
     [
-        ({}, 3, "optimizer"),
-        ({"rows": 2}, 3, "gradients"),
-        ({"adafactor": True}, 3, "gradients"),
-        *(pytest.param(*row, marks=pytest.mark.slow) for row in LESS_OFTEN),
+        ({"rows": 2}, 3),
+        ({"adafactor": True}, 3),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in (({}, 3), ({"rows": 2}, 2), ({"adafactor": True}, 2))),
     ],
     indirect=["alone"],
 )
 def test_the_same_parameters_as_one_process(
-    alone: tuple[dict[str, object], Path], tmp_path: Path, processes: int, sharding: str
+    alone: tuple[dict[str, object], Path], tmp_path: Path, processes: int
 ) -> None:
     """With different numbers of backward passes, and with a parameter that no loss depends on."""
     (options, one), several = alone, tmp_path / "several"
-    done = run(several, processes, sharding=sharding, **options)
+    done = run(several, processes, sharding="gradients", **options)
     assert done.returncode == 0, done.stderr
     assert_alike(one, several)
     begun = load_file(one / "checkpoints/step_0/policy/model.safetensors")
@@ -85,7 +78,7 @@ def test_the_same_parameters_as_one_process(
 
 
 def test_each_process_keeps_and_writes_its_own_moments(tmp_path: Path) -> None:
-    assert run(tmp_path, 3, sharding="optimizer").returncode == 0
+    assert run(tmp_path, 3, sharding="gradients").returncode == 0
     checkpoint = tmp_path / "checkpoints/step_12"
     held = []
     for number in (1, 2, 3):
@@ -98,7 +91,7 @@ def test_each_process_keeps_and_writes_its_own_moments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [((2, "gradients"), (3, "optimizer")), ((3, "optimizer"), (1, "none")), ((1, "none"), (2, "gradients"))],
+    [((2, "gradients"), (3, "gradients")), ((3, "gradients"), (1, "none")), ((1, "none"), (2, "gradients"))],
 )
 def test_another_number_of_processes_resumes(tmp_path: Path, before: tuple[int, str], after: tuple[int, str]) -> None:
     """Killed in step 10: the checkpoint of step 8 is in place since the validation of step 9."""
@@ -119,7 +112,7 @@ def test_another_number_of_processes_resumes(tmp_path: Path, before: tuple[int, 
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    assert run(tmp_path, 2, sharding="optimizer").returncode == 0
+    assert run(tmp_path, 2, sharding="gradients").returncode == 0
     checkpoint = tmp_path / "checkpoints/step_12"
     (checkpoint / "optimizer.1-of-2.safetensors").unlink()
     optimizer = OptimizerConfig().build([("a", nn.Parameter(torch.ones(2)))], 1)
@@ -130,8 +123,10 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_sharding_is_refused() -> None:
-    with pytest.raises(ConfigError, match="sharding: expected one of none, optimizer, gradients, full, got 'zero'"):
-        ProcessConfig(sharding="zero")
+    with pytest.raises(ConfigError, match="sharding: expected one of none, gradients, full, got 'zero'$"):
+        ProcessConfig(sharding="zero")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="got 'optimizer'; give gradients, which shares out the moments too$"):
+        ProcessConfig(sharding="optimizer")  # type: ignore[arg-type]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 5))

@@ -64,7 +64,7 @@ def test_a_run_and_its_files(trained: Path) -> None:
     assert {"metrics.json", "policy", "samples", "config.yaml"} <= {path.name for path in trained.iterdir()}
 
 
-@pytest.mark.parametrize("sharding", ["optimizer", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sharding", ["gradients", pytest.param("none", marks=pytest.mark.slow)])
 def test_two_processes_train_what_one_does(files: Path, trained: Path, tmp_path: Path, sharding: str) -> None:
     """The batch of 3 and the 12 validation questions in pools of 4 meet two processes."""
     done = run_in_two_processes(*train(files, tmp_path / "run"), f"processes.sharding={sharding}")

@@ -28,7 +28,7 @@ from finegrained_rlhf.core.fields import (
     stated,
     takes_any,
 )
-from finegrained_rlhf.core.markers import Seed, members, plain_type
+from finegrained_rlhf.core.markers import Seed, advice_on, members, plain_type
 from finegrained_rlhf.launch.checks.nearest import keys_of, nearest
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
@@ -284,7 +284,7 @@ def _hint(value: Any, annotation: Any) -> str:
         return " (it must be finite)"
     if isinstance(value, int | float) and not isinstance(value, bool) and str in map(plain_type, members(annotation)):
         return f" (text that looks like a number is quoted: \"'{value}'\")"
-    return ""
+    return advice_on(value, annotation)
 
 
 def _dotted(key: str, name: Any) -> str:

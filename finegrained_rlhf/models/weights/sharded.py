@@ -1,9 +1,10 @@
-"""The matrices of a model's layers in shards over all processes (`processes.sharding=full`), by PyTorch's FSDP2.
+"""The matrices of a model's layers in shards over all processes, by PyTorch's FSDP2.
 
-A layer's matrices are gathered for its forward and its backward pass and dropped behind it; their gradients are summed
-in fp32 at the process that has the rows. Under bf16 autocast they travel in bf16, in which autocast would use them.
-Embeddings, heads, norms, biases and adapters stay whole in every process and are treated as with `sharding=gradients`:
-they are small, and some are used outside a layer.
+With `processes.sharding=full` a layer's matrices are gathered for its forward and its backward pass and dropped behind
+it. With `gradients` those that are trained are gathered in the first forward pass of an update and kept until it is
+made. Their gradients are summed in fp32 at the process that has the rows. Under bf16 autocast they travel in bf16, in
+which autocast would use them. Embeddings, heads, norms, biases and adapters stay whole in every process, and have
+owners (`runtime/sharding/exchange.py`): they are small, and some are used outside a layer.
 
 Passes that need a gradient must be made by all processes alike, equally often. Passes without one need not: for them
 `whole_weights` gathers a model once.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.lora import ADAPTER
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.sharding.shards import COMPUTED
+from finegrained_rlhf.runtime.sharding.shards import COMPUTED, KEPT, is_shard
 
 T = TypeVar("T")
 _OF_FSDP = ("_forward_pre_hooks", "_forward_hooks", COMPUTED)
@@ -36,34 +37,47 @@ _SHARDED = "_has_shards"
 def shard_layers(model: nn.Module, processes: Processes) -> None:
     """Shard the matrices of all layers, in place, and bring the model to the processes' device.
 
+    With `processes.sharding=gradients` these are the matrices that are trained; what shares nothing stays as it is.
+
     Args:
         model: a transformers model, on any device, the same in every process.
         processes: of the run; with a single one nothing is sharded.
 
     Raises:
-        ModelError: the model has no layers that transformers knows as such.
+        ModelError: its weights are to be shared out, and it has no layers that transformers knows as such.
     """
-    if processes.count > 1:
+    full = processes.sharding == "full"
+    if processes.count > 1 and processes.sharding != "none":
         # Nothing is written into what a pass returns; FSDP2 warns that it could be.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        layers = sharded_layers(model)
-        if not layers:
+        chosen = {layer: [p for p in matrices_of(layer) if full or p.requires_grad] for layer in sharded_layers(model)}
+        if full and not chosen:
             raise ModelError(f"processes.sharding=full: {type(model).__name__} has no layers to shard")
         mesh = init_device_mesh(processes.device.type, (processes.count,))
         dtype = torch.bfloat16 if processes.precision == "bf16" else None
         settings: dict[str, Any] = {
             "mesh": mesh,
             "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False),
+            "reshard_after_forward": full,
         }
-        for layer in layers:
-            matrices = set(matrices_of(layer))
-            for part in layer.modules():
-                setattr(part, _SHARDED, any(own in matrices for own in part.parameters(recurse=False)))
-            rest = {parameter for parameter in layer.parameters() if parameter not in matrices}
-            _prepare(fully_shard(layer, **settings, reshard_after_forward=True, ignored_params=rest))
-        rest = {parameter for parameter in model.parameters() if not hasattr(parameter, "placements")}
-        _prepare(fully_shard(model, **settings, ignored_params=rest))
+        for layer, matrices in chosen.items():
+            if matrices:
+                _shard(layer, set(matrices), settings, kept=not full)
+        if any(chosen.values()):
+            rest = {parameter for parameter in model.parameters() if not is_shard(parameter)}
+            _prepare(fully_shard(model, **settings, ignored_params=rest))
     model.to(processes.device)
+
+
+def _shard(layer: nn.Module, matrices: set[nn.Parameter], settings: Mapping[str, Any], kept: bool) -> None:
+    """Shard these matrices of a layer; where they are `kept`, they stay gathered until an optimizer has moved them."""
+    for part in layer.modules():
+        setattr(part, _SHARDED, any(own in matrices for own in part.parameters(recurse=False)))
+    sharded = fully_shard(layer, **settings, ignored_params={p for p in layer.parameters() if p not in matrices})
+    _prepare(sharded)
+    if kept:
+        sharded.set_reshard_after_backward(False)
+        KEPT.add(sharded)
 
 
 def is_sharded(module: nn.Module) -> bool:

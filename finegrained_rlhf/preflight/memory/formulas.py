@@ -147,7 +147,7 @@ def snapshot_bytes(plan: Plan) -> int:
         return 0
     if plan.bf16:
         return 2 * (shape.decoder_parameters + shape.vocabulary * shape.width)
-    if plan.splits("full"):
+    if sharding.split_numbers(plan, shape):
         return 4 * shape.decoder_parameters
     joined = 3 * shape.keys + (2 * shape.feed_forward if shape.gated else 0)
     return 0 if shape.causal else 4 * shape.decoder_layers * shape.width * joined
@@ -192,7 +192,7 @@ def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
         step += snapshot_bytes(plan)
     step += rows * shape.vocabulary * SAMPLING_BYTES
     casts = cached_bytes(plan, shape, head=not plan.fast)
-    if plan.fast and casts and not plan.splits("full"):
+    if plan.fast and casts and not sharding.split_numbers(plan, shape):
         casts -= 2 * shape.decoder_parameters  # the snapshot stands for them
     scored = 0
     if not plan.fast:

@@ -15,7 +15,7 @@ from finegrained_rlhf.runtime.process_config import SHARDING
 
 @dataclass(frozen=True)
 class Blocks:
-    """Matrices of a model's transformer blocks, which `processes.sharding=full` splits. Numbers, not bytes.
+    """Matrices of a model's transformer blocks, which `processes.sharding` splits. Numbers, not bytes.
 
     Attributes:
         matrices: in all of them; position biases and adapters are left out.
@@ -51,8 +51,7 @@ class ModelShape:
         cost: what a pass costs by how many are.
         gated: whether a feed-forward layer has two inner projections.
         blocks: what of it lies in matrices of transformer blocks.
-        largest_tensor: numbers in the largest trained tensor.
-        largest_outside: the same of those that are no matrices of blocks.
+        largest_outside: numbers in the largest trained tensor that is no matrix of a block.
     """
 
     parameters: int
@@ -70,7 +69,6 @@ class ModelShape:
     cost: PassCost = PassCost()
     gated: bool = False
     blocks: Blocks = Blocks()
-    largest_tensor: int = 0
     largest_outside: int = 0
 
     @property
@@ -195,7 +193,7 @@ class Plan:
     sharding: str = "none"
 
     def splits(self, what: str) -> bool:
-        """Whether the processes split "optimizer", "gradients" or "full" (weights); one alone splits nothing."""
+        """Whether the processes split "gradients" with moments, or all that "full" does; one alone splits nothing."""
         return self.processes > 1 and SHARDING.index(self.sharding) >= SHARDING.index(what)
 
     @property

@@ -108,9 +108,9 @@ def blocks_of(module: nn.Module) -> Blocks:
     )
 
 
-def largest_trained(module: nn.Module, outside_blocks: bool = False) -> int:
-    """Numbers in the largest trained tensor of a model, or in the largest that is no matrix of a block."""
-    split = {id(own) for block in sharded_layers(module) for own in matrices_of(block)} if outside_blocks else ()
+def largest_outside(module: nn.Module) -> int:
+    """Numbers in the largest trained tensor of a model that is no matrix of a block."""
+    split = {id(own) for block in sharded_layers(module) for own in matrices_of(block)}
     return max((own.numel() for own in module.parameters() if own.requires_grad and id(own) not in split), default=0)
 
 
@@ -231,8 +231,7 @@ def shape_of(module: nn.Module, config: Any, device: str = "cpu") -> ModelShape:
         cost=pass_cost(module, config, device) if _packed(config) else PassCost(),
         gated=_gated(module),
         blocks=blocks_of(module),
-        largest_tensor=largest_trained(module),
-        largest_outside=largest_trained(module, outside_blocks=True),
+        largest_outside=largest_outside(module),
     )
 
 

@@ -125,14 +125,12 @@ def _model_row(
 
 def sharding_line(plan: Plan) -> str:
     """What the processes split, and what it makes of weights, gradients and moments; empty where nothing is split."""
-    if not plan.splits("optimizer"):
+    if not plan.splits("gradients"):
         return ""
-    what = "optimizer state"
-    if plan.splits("gradients"):
-        what = "gradients and optimizer state"
-    if plan.splits("full"):
-        blocks = plan.policy.blocks.matrices / plan.policy.parameters
-        what += f", and weights in the matrices of transformer blocks ({blocks:.1%} of the policy),"
+    what = "gradients and optimizer state"
+    if blocks := sharding.split_numbers(plan, plan.policy):
+        share = blocks / plan.policy.parameters
+        what += f", and weights in the matrices of transformer blocks ({share:.1%} of the policy),"
     held, full = sharding.held_bytes(plan), sharding.held_bytes(replace(plan, sharding="none"))
     return (
         f"processes.sharding={plan.sharding} splits {what} over {plan.processes} processes: each holds "

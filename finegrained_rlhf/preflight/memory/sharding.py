@@ -1,9 +1,10 @@
 """What a process holds of weights, gradients and moments under `processes.sharding`: shapes in, bytes out.
 
-M processes, B of a model's parameters in matrices of its blocks, b bytes of a value in the compute dtype. "optimizer"
-and "gradients" give every process whole tensors, in contiguous runs. "full" splits every matrix of a block over the
-processes (PyTorch's `fully_shard`); a process gathers a block, or a whole model, in the compute dtype when it needs it.
-What lies outside the blocks' matrices is then split as under "gradients".
+M processes, B of a model's parameters in matrices of its blocks, b bytes of a value in the compute dtype. "full" splits
+every matrix of a block over the processes (PyTorch's `fully_shard`); a process gathers a block, or a whole model, in
+the compute dtype when it needs it. "gradients" splits those that are trained, and keeps what it has gathered until the
+update is made. Of what lies outside the blocks' matrices both give every process gradients and moments of whole
+tensors, in contiguous runs.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ def trained_models(plan: Plan) -> list[ModelShape]:
     return [plan.policy, *([plan.value] if plan.value else [])]
 
 
+def split_numbers(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:
+    """Parameters of a model of which each process holds its rows; `frozen` as in `weight_bytes`."""
+    if plan.splits("full"):
+        return shape.blocks.matrices
+    return shape.blocks.trained if plan.splits("gradients") and not frozen else 0
+
+
 def weight_bytes(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:
-    """Weights of a model on one process: 4 bytes each, 2 where frozen and stored in bf16; of blocks' matrices 1/M.
+    """Weights of a model on one process: 4 bytes each, 2 where frozen and stored in bf16; of split matrices 1/M.
 
     Args:
         plan: of the run.
@@ -33,9 +41,8 @@ def weight_bytes(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:
     """
     stored = plan.stored_in_bf16 if frozen else 0
     total = 4 * shape.parameters - 2 * stored
-    if not plan.splits("full"):
-        return total
-    blocks = 4 * shape.blocks.matrices - (2 * shape.blocks.linear if stored else 0)
+    blocks = 4 * split_numbers(plan, shape, frozen)
+    blocks -= 2 * shape.blocks.linear if blocks and stored else 0
     return total - blocks + -(-blocks // plan.processes)
 
 
@@ -44,18 +51,17 @@ def owned_outside(plan: Plan) -> tuple[int, int]:
 
     Contiguous runs of whole tensors: a share is at most 1/M and the largest tensor.
     """
-    models, full = trained_models(plan), plan.splits("full")
-    numbers = sum(model.trained - (model.blocks.trained if full else 0) for model in models)
-    if not plan.splits("optimizer"):
-        return numbers, numbers
-    largest = max(model.largest_outside if full else model.largest_tensor for model in models)
-    return numbers, min(numbers, -(-numbers // plan.processes) + largest)
+    models = trained_models(plan)
+    if not plan.splits("gradients"):
+        return (numbers := sum(model.trained for model in models)), numbers
+    numbers = sum(model.trained - model.blocks.trained for model in models)
+    return numbers, min(numbers, -(-numbers // plan.processes) + max(model.largest_outside for model in models))
 
 
 def share_of(plan: Plan, shape: ModelShape) -> int:
     """Parameters of a trained model whose moments one process holds; of what is outside blocks in proportion."""
     numbers, own = owned_outside(plan)
-    blocks = shape.blocks.trained if plan.splits("full") else 0
+    blocks = shape.blocks.trained if plan.splits("gradients") else 0
     outside = (shape.trained - blocks) * own
     return -(-blocks // plan.processes) + (-(-outside // numbers) if numbers else 0)
 
@@ -78,33 +84,33 @@ def moving_bytes(plan: Plan) -> int:
     if not plan.splits("gradients"):
         return 0
     numbers, own = owned_outside(plan)
-    full = plan.splits("full")
-    largest = max(model.largest_outside if full else model.largest_tensor for model in trained_models(plan))
+    largest = max(model.largest_outside for model in trained_models(plan))
     return 4 * min(numbers - own, (BUCKETS_IN_FLIGHT + 1) * max(BUCKET_ELEMENTS, largest))
 
 
 def gathered_bytes(plan: Plan, shape: ModelShape) -> int:
-    """All matrices of blocks whole in the compute dtype, B·b, as rollout, scoring and validation need them."""
-    return plan.value_bytes * shape.blocks.matrices if plan.splits("full") else 0
+    """All split matrices whole in the compute dtype, B·b, as rollout, scoring and validation need them."""
+    return plan.value_bytes * split_numbers(plan, shape)
 
 
 def block_bytes(plan: Plan) -> int:
-    """What an update holds of blocks beside a process's share: three whole, and one's gradients.
+    """What an update holds of blocks beside a process's share: those that lie whole, and the gradients of one.
 
-    Three blocks and the gradients of one in the compute dtype, and the fp32 buffer in which these are summed.
+    Three blocks, or all split matrices of all models under "gradients", and the gradients of a block in the compute
+    dtype; and the fp32 buffer in which these are summed.
     """
-    if not plan.splits("full"):
+    if not plan.splits("gradients"):
         return 0
-    b = plan.value_bytes
-    return max(
-        model.blocks.largest * (BLOCKS_AT_ONCE * b + (b + 4 if model.blocks.trained else 0))
-        for model in trained_models(plan)
-    )
+    b, models = plan.value_bytes, trained_models(plan)
+    if not plan.splits("full"):
+        summed = max(model.blocks.largest * (b + 4 if model.blocks.trained else 0) for model in models)
+        return summed + sum(gathered_bytes(plan, model) for model in models)
+    return max(model.blocks.largest * (BLOCKS_AT_ONCE * b + (b + 4 if model.blocks.trained else 0)) for model in models)
 
 
 def copied_parameters(plan: Plan, shape: ModelShape, stored: bool) -> int:
     """Parameters of which autocast can make copies: not those that are stored in bf16 or gathered in it."""
-    gathered = shape.blocks.matrices if plan.splits("full") else 0
+    gathered = split_numbers(plan, shape)
     frozen = plan.stored_in_bf16 - (shape.blocks.linear if plan.stored_in_bf16 and gathered else 0)
     return shape.parameters - gathered - (frozen if stored else 0)
 

@@ -1,13 +1,12 @@
-"""How gradients are summed over processes and updated parameters come back, by `processes.sharding`.
+"""How gradients of whole tensors are summed over processes and updated parameters come back, by `processes.sharding`.
 
 - `none`: every process has all gradients and all moments; gradients are summed once an update.
-- `optimizer`: every parameter has one owner, which alone has its moments and updates it. Gradients are summed at the
-  owner once an update; the owner sends the updated parameter to the others.
-- `gradients`: the same, and gradients are summed at the owner in every backward pass, while it goes on, and dropped
-  elsewhere: a process holds the gradients of what it owns, and a few buffers that travel.
-- `full`: the same for what is not in shards (`models/weights/sharded.py`).
+- `gradients` and `full`: every parameter has one owner, which alone has its moments and updates it. Gradients are
+  summed at the owner in every backward pass, while it goes on, and dropped elsewhere; the owner sends the updated
+  parameter to the others. A process holds the gradients of what it owns, and a few buffers that travel.
 
-Processes may make different numbers of backward passes, or none, before an update. Source of the idea: Rajbhandari et
+What FSDP2 has in shards (`models/weights/sharded.py`) is summed by it and not here. Processes may make different
+numbers of backward passes, or none, before an update, which FSDP2 does not allow. Source of the idea: Rajbhandari et
 al., 2020, ZeRO (stages 1 and 2), here with whole tensors, so that an optimizer need not be elementwise.
 """
 
@@ -55,7 +54,14 @@ class Exchange:
 
 
 class OwnedExchange(Exchange):
-    """Every parameter is updated by its owner alone (`optimizer`)."""
+    """Every parameter has one owner, which alone has its moments, its gradients, and updates it.
+
+    A backward pass is a round. In a round every process hands in every bucket, in one order; a process without a
+    backward pass of its own hands in zeros. Each round begins with a sum of flags, and the rounds of an update end with
+    the one in which no process had a backward pass. So between the first backward pass of an update and
+    `sum_gradients` no other collective call may be made. A bucket waits for those before it: where a parameter that
+    comes last gets its gradient late (BART's norm of the embeddings), more gradients are held meanwhile.
+    """
 
     shared_out = True
 
@@ -66,61 +72,6 @@ class OwnedExchange(Exchange):
         pairs = zip(self.parameters, owned_by, strict=True)
         self.owned = [parameter for parameter, owner in pairs if owner == processes.rank]
         self._travelling: deque[tuple[Pending, Callable[[], None]]] = deque()
-
-    def sum_gradients(self) -> None:
-        """See `Exchange.sum_gradients`; gradients of what others own are dropped."""
-        for bucket in self._buckets:
-            self._launch(bucket)
-        self._arrive()
-
-    @torch.no_grad()
-    def spread(self) -> None:
-        """See `Exchange.spread`."""
-        for bucket in self._buckets:
-            flat = bucket.flat(bucket.parameters)
-            is_owner = bucket.owner == self.processes.rank
-            take = _nothing if is_owner else partial(_copy_from, bucket, flat)
-            self._send(self.processes.start_broadcast(flat, bucket.owner or 0), take)
-        self._arrive()
-
-    def _launch(self, bucket: Bucket) -> None:
-        """Send the gradients of a bucket to its owner; the parameters have none afterwards."""
-        flat = bucket.gradients()
-        for parameter in bucket.parameters:
-            parameter.grad = None
-        is_owner = bucket.owner == self.processes.rank
-        keep = partial(self._keep, bucket, flat) if is_owner else _nothing
-        self._send(self.processes.start_reduce(flat, bucket.owner or 0), keep)
-
-    def _keep(self, bucket: Bucket, flat: Tensor) -> None:
-        for parameter, part in zip(bucket.parameters, bucket.cut(flat), strict=True):
-            parameter.grad = part
-
-    def _send(self, pending: Pending, arrived: Callable[[], None]) -> None:
-        self._travelling.append((pending, arrived))
-        if len(self._travelling) > IN_FLIGHT:
-            self._arrive(IN_FLIGHT)
-
-    def _arrive(self, left: int = 0) -> None:
-        """Wait until so many buffers are left on their way."""
-        while len(self._travelling) > left:
-            pending, arrived = self._travelling.popleft()
-            pending.wait()
-            arrived()
-
-
-class OwnedGradientsExchange(OwnedExchange):
-    """Gradients, too, stay with the owner alone (`gradients`).
-
-    A backward pass is a round. In a round every process hands in every bucket, in one order; a process without a
-    backward pass of its own hands in zeros. Each round begins with a sum of flags, and the rounds of an update end with
-    the one in which no process had a backward pass. So between the first backward pass of an update and
-    `sum_gradients` no other collective call may be made. A bucket waits for those before it: where a parameter that
-    comes last gets its gradient late (BART's norm of the embeddings), more gradients are held meanwhile.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], processes: Processes) -> None:
-        super().__init__(parameters, processes)
         self._bucket_of = {p: number for number, bucket in enumerate(self._buckets) for p in bucket.parameters}
         self._sums: dict[nn.Parameter, Tensor] = {}
         self._missing: list[int] = []
@@ -137,6 +88,16 @@ class OwnedGradientsExchange(OwnedExchange):
         for parameter in self.owned:
             total = self._sums.pop(parameter, None)
             parameter.grad = torch.zeros_like(parameter) if total is None else total
+
+    @torch.no_grad()
+    def spread(self) -> None:
+        """See `Exchange.spread`."""
+        for bucket in self._buckets:
+            flat = bucket.flat(bucket.parameters)
+            is_owner = bucket.owner == self.processes.rank
+            take = _nothing if is_owner else partial(_copy_from, bucket, flat)
+            self._send(self.processes.start_broadcast(flat, bucket.owner or 0), take)
+        self._arrive()
 
     def _flag(self, working: bool) -> bool:
         """Whether a process has a backward pass in this round; always true where this one has (nobody waits then)."""
@@ -168,6 +129,15 @@ class OwnedGradientsExchange(OwnedExchange):
         self._missing = []
         self._arrive()
 
+    def _launch(self, bucket: Bucket) -> None:
+        """Send the gradients of a bucket to its owner; the parameters have none afterwards."""
+        flat = bucket.gradients()
+        for parameter in bucket.parameters:
+            parameter.grad = None
+        is_owner = bucket.owner == self.processes.rank
+        keep = partial(self._keep, bucket, flat) if is_owner else _nothing
+        self._send(self.processes.start_reduce(flat, bucket.owner or 0), keep)
+
     def _keep(self, bucket: Bucket, flat: Tensor) -> None:
         for parameter, part in zip(bucket.parameters, bucket.cut(flat), strict=True):
             if parameter in self._sums:
@@ -175,19 +145,23 @@ class OwnedGradientsExchange(OwnedExchange):
             else:
                 self._sums[parameter] = part
 
+    def _send(self, pending: Pending, arrived: Callable[[], None]) -> None:
+        self._travelling.append((pending, arrived))
+        if len(self._travelling) > IN_FLIGHT:
+            self._arrive(IN_FLIGHT)
 
-_EXCHANGES = {
-    "none": Exchange,
-    "optimizer": OwnedExchange,
-    "gradients": OwnedGradientsExchange,
-    "full": OwnedGradientsExchange,
-}
+    def _arrive(self, left: int = 0) -> None:
+        """Wait until so many buffers are left on their way."""
+        while len(self._travelling) > left:
+            pending, arrived = self._travelling.popleft()
+            pending.wait()
+            arrived()
 
 
 def exchange_for(parameters: Sequence[nn.Parameter], processes: Processes) -> Exchange:
     """The exchange that `processes.sharding` asks for; a single process has nothing to share out."""
-    kind = Exchange if processes.count == 1 else _EXCHANGES[processes.sharding]
-    return kind(parameters, processes)
+    shared_out = processes.count > 1 and processes.sharding != "none"
+    return (OwnedExchange if shared_out else Exchange)(parameters, processes)
 
 
 def _copy_from(bucket: Bucket, flat: Tensor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch.distributed.tensor import DTensor, Shard
 T = TypeVar("T")
 COMPUTED = "_computed"
 """A method of modules whose weights are in shards: calls a function as their forward pass."""
+KEPT: WeakSet[Any] = WeakSet()
+"""Modules in shards that keep what they have gathered until an update has been made."""
 
 
 def computed(module: nn.Module, function: Callable[..., T], *arguments: Any) -> T:
@@ -34,6 +37,12 @@ def computed(module: nn.Module, function: Callable[..., T], *arguments: Any) -> 
 def is_shard(tensor: Tensor) -> bool:
     """Whether other processes hold the rest of a tensor of any shape."""
     return isinstance(tensor, DTensor)
+
+
+def drop_gathered() -> None:
+    """Drop what this process keeps of weights in shards; the next pass gathers them as they are then."""
+    for module in KEPT:
+        module.reshard()
 
 
 def part_here(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sharding.exchange import exchange_for
-from finegrained_rlhf.runtime.sharding.shards import is_shard, part_here, rows_here
+from finegrained_rlhf.runtime.sharding.shards import drop_gathered, is_shard, part_here, rows_here
 
 
 class OwnShare:
@@ -79,6 +79,7 @@ class OwnShare:
 
     def spread(self) -> None:
         """Give the other processes what this one has made of its share, and take theirs."""
+        drop_gathered()
         if self._exchange is not None:
             self._exchange.spread()
 

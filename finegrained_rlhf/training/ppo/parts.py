@@ -54,13 +54,13 @@ class PPOModels:
     ) -> None:
         self.policy, self.value = policy.eval(), None if value is None else value.eval()
         self.reference = ReferencePolicy(self.policy)
-        if processes.sharding == "full":
+        if processes.sharding != "none":
             self._shard(processes)
         self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
         self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps, processes)
 
     def _shard(self, processes: Processes) -> None:
-        """Share out the weights of all models; each process holds its rows of their layers' matrices."""
+        """Share out the models; each process holds its rows of their layers' matrices (see `shard_layers`)."""
         shard_layers(self.policy.model, processes)
         self.reference.shard(processes)
         if isinstance(self.value, SeparateValueModel):

@@ -103,7 +103,8 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         self.processes = processes
         if (rate := getattr(job, "dropout", None)) is not None:  # a reward model's job has no such key
             set_dropout(model, rate)
-        if processes.sharding == "full":
+        self._sharded = processes.sharding != "none" and getattr(job, "shards_weights", False)
+        if self._sharded:
             shard_layers(model, processes)
         self.optimizer = self.new_optimizer()
 
@@ -202,7 +203,8 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         share = [batch[i] for i in self.processes.share(len(batch))]
         groups = self.groups(share, self.job.sizes.micro_batch_size, learn=True)
         sums = accumulate(groups, lambda part: self.objective(part, count, step), self.processes)
-        for _ in range(rounds_together(len(groups), self.processes) - len(groups)):
+        rounds = rounds_together(len(groups), self.processes) if self._sharded else len(groups)
+        for _ in range(rounds - len(groups)):
             with self.processes.autocast():
                 nothing = self.stand_in()
             (nothing * 0.0).backward()  # type: ignore[no-untyped-call]

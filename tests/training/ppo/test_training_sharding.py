@@ -121,12 +121,16 @@ def test_another_number_of_processes_and_another_sharding_resume(
         assert_alike(tmp_path / "one", tmp_path / "other", case)
 
 
-@pytest.mark.parametrize("sharding", [pytest.param("optimizer", marks=SLOW), "gradients"])
-def test_moments_or_gradients_alone_in_shards(cases: list[str], alone: Path, tmp_path: Path, sharding: str) -> None:
+@pytest.mark.parametrize("processes", [3, pytest.param(2, marks=SLOW)])
+def test_gradients_in_shards(cases: list[str], alone: Path, tmp_path: Path, processes: int) -> None:
+    """What is trained of the matrices of layers is FSDP2's; adapters, and what lies outside layers, have owners."""
     chosen = one_of(cases, "t5_of_many_micro_batches")
-    run(tmp_path, 3, sharding, chosen)
+    run(tmp_path, processes, "gradients", chosen)
     for case in chosen:
         assert_alike(alone, tmp_path, case)
+        here = told(tmp_path)[case]
+        assert any(name.startswith("policy.") for name in here["in_shards"]) != ("adapters" in case), case
+        assert sum(told(tmp_path, rank)[case]["updated_here"] for rank in range(processes)) == here["trained"]
 
 
 @SLOW
