@@ -9,7 +9,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 _OVERHEAD = {"cpu": 128, "cuda": 4096}
 
@@ -44,12 +43,3 @@ def length_groups(lengths: Sequence[int], batch_size: int, overhead: int) -> lis
         groups.append(order[cut[end] : end])
         end = cut[end]
     return groups[::-1]
-
-
-def send(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A CPU tensor, of any shape, on `device`; to CUDA from page-locked memory, so that the copy overlaps with work."""
-    import torch
-
-    if torch.device(device).type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)

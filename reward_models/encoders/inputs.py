@@ -15,9 +15,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import DataError, ModelError
-from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.text.plain_text import TooLong, plain_token_ids
 from reward_models.encoders.counts import word_counts
 from reward_models.encoders.evidence import PassageChoice, choose, selection_words, sentences_of
@@ -83,11 +83,11 @@ def pad_inputs(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device
     rows = [row for row, item in enumerate(inputs) for _ in item.separators]
     positions = [position for item in inputs for position in item.separators]
     columns = [column for item in inputs for column in range(len(item.separators))]
-    where = send(torch.tensor([rows, positions, columns], dtype=torch.long), device).unbind()
+    where = on_device(torch.tensor([rows, positions, columns], dtype=torch.long), device).unbind()
     width = max((len(item.separators) for item in inputs), default=0)
     counts = [row for item in inputs for row in item.counts]
-    counted = send(torch.tensor(counts, dtype=torch.float32), device) if counts else None
-    return InputBatch(send(ids, device), send(mask, device), where[0], where[1], where[2], width, counted)
+    counted = on_device(torch.tensor(counts, dtype=torch.float32), device) if counts else None
+    return InputBatch(on_device(ids, device), on_device(mask, device), where[0], where[1], where[2], width, counted)
 
 
 def batches_by_length(

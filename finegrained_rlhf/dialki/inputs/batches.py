@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
-from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
+from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.records import GoldEntries
@@ -162,7 +162,11 @@ def collate(
         ids, mask = pad_rows([chosen[owned[r][0]].example.input_ids(owned[r][2]) for r in rows], pad_id)
         whole = bool(mask.all())
         groups.append(
-            InputGroup(send(ids, device), None if whole else send(mask, device), send(torch.tensor(rows), device))
+            InputGroup(
+                on_device(ids, device),
+                None if whole else on_device(mask, device),
+                on_device(torch.tensor(rows), device),
+            )
         )
     starts, turn_mask = pad_rows([item.example.turn_starts for item in chosen], 0)
     users, _ = pad_rows([[role == "user" for role in item.example.roles] for item in chosen], 0)
@@ -171,15 +175,15 @@ def collate(
     keys = [stable_hash(chosen[n].example.example.id, p) for n, _, p in owned]
     return DialkiBatch(
         groups=tuple(groups),
-        owners=send(torch.tensor([n for n, _, _ in owned]), device),
-        places=send(torch.tensor([m for _, m, _ in owned]), device),
-        turn_starts=send(starts, device),
-        turn_mask=send(turn_mask.bool(), device),
-        turn_is_user=send(users.bool(), device),
-        span_starts=send(spans, device),
-        span_mask=send(span_mask.bool(), device),
-        passage_mask=send(passage_mask.bool(), device),
-        keys=send(torch.tensor(keys), device),
+        owners=on_device(torch.tensor([n for n, _, _ in owned]), device),
+        places=on_device(torch.tensor([m for _, m, _ in owned]), device),
+        turn_starts=on_device(starts, device),
+        turn_mask=on_device(turn_mask.bool(), device),
+        turn_is_user=on_device(users.bool(), device),
+        span_starts=on_device(spans, device),
+        span_mask=on_device(span_mask.bool(), device),
+        passage_mask=on_device(passage_mask.bool(), device),
+        keys=on_device(torch.tensor(keys), device),
     )
 
 
@@ -205,4 +209,6 @@ def targets(chosen: Sequence[Chosen], device: torch.device | str = "cpu") -> Tar
     for n, item in enumerate(chosen):
         for g, known in enumerate(item.all_gold):
             entries[n, g] = torch.tensor([item.passages.index(known.passage), known.begin, known.end])
-    return Targets(*send(gold, device).unbind(), *(*send(history, device).unbind(), send(entries, device)))
+    return Targets(
+        *on_device(gold, device).unbind(), *(*on_device(history, device).unbind(), on_device(entries, device))
+    )

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoModelForSequenceClassification
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.markers import ModelName
-from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.models.config import Activation
 from finegrained_rlhf.models.encoders.model import EncoderModel, input_limit
 from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory, read_model_config
@@ -150,7 +150,9 @@ class TextClassifier(EncoderModel):
         probabilities = torch.zeros(len(rows), self.model.config.num_labels, dtype=torch.float64)
         for chosen in length_groups([len(row) for row in rows], batch_size, batch_overhead(self.device)):
             ids, mask = pad_rows([rows[i] for i in chosen], self.pad_id)
-            logits = self.model(input_ids=send(ids, self.device), attention_mask=send(mask, self.device)).logits
+            logits = self.model(
+                input_ids=on_device(ids, self.device), attention_mask=on_device(mask, self.device)
+            ).logits
             logits = logits.double()
             probabilities[chosen] = (logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1)).cpu()
         return probabilities

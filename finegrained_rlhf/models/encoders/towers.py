@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.markers import ModelName
-from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.models.encoders.model import EncoderModel, input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
@@ -111,7 +111,7 @@ class TextTower(EncoderModel):
         """
         ids, mask = pad_rows(rows, self.pad_id)
         device = self.device
-        hidden = self.model(input_ids=send(ids, device), attention_mask=send(mask, device)).last_hidden_state
+        hidden = self.model(input_ids=on_device(ids, device), attention_mask=on_device(mask, device)).last_hidden_state
         return hidden[:, 0].float()
 
     @torch.no_grad()

@@ -20,9 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError, ModelError
 from finegrained_rlhf.core.hub import place_of_model
+from finegrained_rlhf.core.records import on_device
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 from finegrained_rlhf.models.encoders.model import input_limit, open_encoder
 from finegrained_rlhf.models.encoders.towers import TextTower, TwoTowers
@@ -245,8 +246,8 @@ class _PlainEncoder:
         vectors = torch.empty(len(texts), self.dimension)
         for places in length_groups([len(row) for row in ids], self._batch_size, batch_overhead(self._device)):
             padded = self.tokenizer.pad({"input_ids": [ids[i] for i in places]}, return_tensors="pt")
-            mask = send(padded["attention_mask"], self._device)
-            hidden = self._model(send(padded["input_ids"], self._device), attention_mask=mask).last_hidden_state
+            mask = on_device(padded["attention_mask"], self._device)
+            hidden = self._model(on_device(padded["input_ids"], self._device), attention_mask=mask).last_hidden_state
             vectors[places] = pooled(hidden.float(), mask, self._pooling).cpu()
         return vectors
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from finegrained_rlhf.core.batching import send
-from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
@@ -49,7 +48,7 @@ class ClassifierTrainer(SupervisedModelTrainer[ClassifierExample]):
         """The loss, and [3]: cross-entropy in nats, texts whose most probable class is the labels' too, texts."""
         ids, mask = pad_rows([one.ids for one in examples], self.model.pad_id)
         device = self.model.device
-        logits = self.model.network(input_ids=send(ids, device), attention_mask=send(mask, device)).logits
+        logits = self.model.network(input_ids=on_device(ids, device), attention_mask=on_device(mask, device)).logits
         shares = torch.tensor([one.shares for one in examples], device=device)
         loss = F.cross_entropy(logits.float(), shares, reduction="sum")
         right = (logits.argmax(dim=-1) == shares.argmax(dim=-1)).sum()

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from finegrained_lab.baselines.config import BertQaConfig
 from finegrained_lab.baselines.windows import WindowedExample
-from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.inputs.batches import InputGroup
 from finegrained_rlhf.dialki.model.config import DialkiConfig
@@ -152,9 +152,11 @@ class BertQaModel(KnowledgeModel):
             choices[i, : example.length(w)] = torch.from_numpy(example.choices(w))
         whole = bool(mask.all())
         group = InputGroup(
-            send(ids, self.device), None if whole else send(mask, self.device), send(torch.tensor(rows), self.device)
+            on_device(ids, self.device),
+            None if whole else on_device(mask, self.device),
+            on_device(torch.tensor(rows), self.device),
         )
-        return group, send(choices, self.device)
+        return group, on_device(choices, self.device)
 
 
 def window_loss(scores: Sequence[TokenScores], chosen: Sequence[ChosenWindows]) -> Tensor:
