@@ -120,8 +120,8 @@ class ManyFormats(Settings):
 
     @classmethod
     def options(cls, format: str) -> frozenset[str]:
-        """The options that a format has."""
-        known = () if format == "jsonl" else signature(load_part(cls.kind, format)).parameters
+        """The options that a format has; a format that is not known has none."""
+        known = signature(load_part(cls.kind, format)).parameters if format in parts(cls.kind) else ()
         return frozenset(known) - {"path"}
 
     def _options(self) -> list[str]:

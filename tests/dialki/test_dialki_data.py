@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.dialki import GenerateResponses, IdentifyKnowledge
 from finegrained_rlhf.dialki.data import DialogueData
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
@@ -151,3 +152,6 @@ def test_another_format_than_the_own_comes_with_a_package() -> None:
     for options in ({"documents": "x"}, {"part": "dev"}, {"unseen": True}, {"keep_unlabelled": True}):
         with pytest.raises(ConfigError, match="belongs to .*, the format is 'jsonl'"):
             DialogueData("x", **options)  # type: ignore[arg-type]
+    for build in (IdentifyKnowledge, GenerateResponses):
+        with pytest.raises(ConfigError, match="format: expected one of jsonl"):
+            build("m", input="d", format="squad")  # type: ignore[operator]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from script_runs import ROOT
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.reading import load_feedback, read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import ranking_preferences
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, RewardExample, weighted
 from reward_models.data.inspection import inspect_feedback
@@ -49,7 +49,11 @@ def read(directory: Path, *rows: dict[str, Any], taxonomy: Taxonomy | None = Non
     return read_feedback(directory / "f.json", taxonomy or Taxonomy(**MAILS))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "conf/taxonomy").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for directory in conf_directories() for path in directory.glob("taxonomy/*.yaml")),
+    ids=lambda path: path.stem,
+)
 def test_files_of_taxonomies_bind_with_keys_and_colours_of_their_own(path: Path) -> None:
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert values.pop("_target_") == "finegrained_rlhf.feedback.Taxonomy" and values["name"] == path.stem

@@ -10,9 +10,9 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.retrieval import corpus as corpora
+from finegrained_rlhf.retrieval import passages as stores
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages import PassageStore, build_store
-from finegrained_rlhf.retrieval.passages import store as stores
 
 NAMES = [f"Types of cheese:{i}" for i in range(40)] + ["Käse: 🧀:0", "a b:1"]
 
