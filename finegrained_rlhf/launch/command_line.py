@@ -120,7 +120,7 @@ def _element(text: str) -> str:
     if stripped[:1] in ("[", "{") and stripped[-1] == _CLOSING[stripped[0]]:
         parts = _parts(stripped[1:-1])
         if parts is not None:
-            entries = _pairs(parts) if stripped[0] == "{" else map(_element, map(str.strip, parts))
+            entries = _pairs(parts) if stripped[0] == "{" else (_element(part.strip()) or "''" for part in parts)
             made = f"{stripped[0]}{','.join(entries)}{stripped[-1]}"
             if _is_read("element", made):
                 return made

@@ -58,7 +58,7 @@ def fill_defaults() -> None:
 
         ConfigLoaderImpl._compose_config_from_defaults_list = composed  # type: ignore[method-assign]
         ConfigLoaderImpl._apply_overrides_to_config = staticmethod(_applied)  # type: ignore[method-assign]
-        Hydra.get_mode = _mode  # type: ignore[method-assign]
+        Hydra.get_mode = _mode  # type: ignore[method-assign,assignment]
         _fills = True
 
 
@@ -81,9 +81,9 @@ def _mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> RunMod
             return _get_mode(hydra, config_name, overrides)
         raise
 
-    def kept(*arguments: Any, run_mode: RunMode, **options: Any) -> DictConfig:
+    def kept(**options: Any) -> DictConfig:
         loader.load_configuration = load  # type: ignore[method-assign]
-        return cfg if run_mode == RunMode.RUN else load(*arguments, run_mode=run_mode, **options)
+        return cfg if options["run_mode"] == RunMode.RUN else load(**options)
 
     loader.load_configuration = kept  # type: ignore[method-assign,assignment]
     return cfg.hydra.mode

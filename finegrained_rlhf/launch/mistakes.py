@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.errors import HydraException, OverrideParseException
@@ -83,7 +84,8 @@ def _meant(key: str, error: BaseException, command: str, line: CommandLine) -> s
     """Which key an unknown one may stand for, by the configuration with the groups that were chosen."""
     cfg = getattr(error, "configuration", None)
     if cfg is not None:
-        return suggestion(key, OmegaConf.to_container(OmegaConf.masked_copy(cfg, [*cfg.keys() - {"hydra"}])))
+        keys: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [*cfg.keys() - {"hydra"}]))
+        return suggestion(key, keys)
     from finegrained_rlhf.launch.checks.help import composed, groups
 
     try:

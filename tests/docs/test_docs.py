@@ -21,7 +21,7 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from hydra import initialize_config_dir
 from hydra_once import compose
-from kinds import kind_of
+from kinds import some_of_each_kind
 from omegaconf import OmegaConf
 from script_runs import run_script
 from slurm_toy import make_slurm
@@ -262,16 +262,16 @@ def test_commands_are_found() -> None:
 
 
 @cache
-def one_of_a_kind() -> list[Command]:
-    """The first of the commands that differ in values of keys alone, a whole one where there is one."""
-    found = {kind_of(c.name, c.arguments): c for c in sorted(COMMANDS, key=lambda c: c.complete)}
-    return list(found.values())
+def of_each_kind() -> list[Command]:
+    """Some of the commands, whole ones where there are such."""
+    whole_first = sorted(COMMANDS, key=lambda command: not command.complete)
+    return some_of_each_kind(whole_first, lambda command: (command.name, command.arguments))
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["kinds", "all"])
 @pytest.mark.parametrize("name", names())
 def test_documented_commands_compose(name: str, every: bool, user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = COMMANDS if every else one_of_a_kind()
+    commands = COMMANDS if every else of_each_kind()
     monkeypatch.setattr(sys, "path", [*sys.path, str(user_files)])
     monkeypatch.setenv("PERSPECTIVE_API_KEY", "a key")
     from finegrained_rlhf.launch.steps import build, resolved

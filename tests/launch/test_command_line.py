@@ -67,6 +67,7 @@ def test_any_texts_are_a_list(texts: list[str]) -> None:
     ("word", "value"),
     [
         ("data=ä.json", "ä.json"),
+        ("data=[:, ]", [":", ""]),
         ("data='ä.json'", "ä.json"),
         ("output_dir=out/a=b", "out/a=b"),
         ("text=it's", "it's"),

@@ -7,7 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from hydra import initialize_config_dir
 from hydra.utils import get_object
 from hydra_once import compose
-from kinds import kind_of
+from kinds import some_of_each_kind
 from omegaconf import DictConfig, OmegaConf
 from seldom import seldom
 
@@ -181,16 +181,6 @@ def marked(value: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def one_of_a_kind(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The first of the steps that give the same script the same keys and the same options of groups."""
-    seen = set()
-    for step in steps:
-        kind = kind_of(step.get("script"), step.get("args", []))
-        if "job" in step or kind not in seen:
-            yield step
-        seen.add(kind)
-
-
 def steps_of(pipeline: str) -> list[dict[str, Any]]:
     cfg = compose("run_experiment", overrides=[f"pipeline={pipeline}"])
     cfg.seeds = None
@@ -205,7 +195,10 @@ def steps_of(pipeline: str) -> list[dict[str, Any]]:
 def test_every_kind_of_step_of_a_pipeline_binds() -> None:
     of_pipelines = [steps_of(pipeline) for pipeline in PIPELINES]
     assert all(of_pipelines)
-    for step in one_of_a_kind(step for steps in of_pipelines for step in steps):
+    steps = [step for steps in of_pipelines for step in steps]
+    jobs = [step for step in steps if "job" in step]
+    scripts = [step for step in steps if "job" not in step]
+    for step in (*jobs, *some_of_each_kind(scripts, lambda step: (step.get("script"), step.get("args", [])))):
         build_step(step)
 
 
