@@ -46,7 +46,9 @@ def tied_gemma() -> CausalPolicy:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
     torch.manual_seed(0)
-    config = GemmaConfig(vocab_size=len(words), **sizes, **heads, pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id)
+    config = GemmaConfig(
+        vocab_size=len(words), **sizes, **heads, pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id
+    )
     return CausalPolicy(sharpen(GemmaForCausalLM(config), 0), words).eval()
 
 

@@ -188,7 +188,9 @@ def test_a_run_that_split_its_moments_alone_is_one_of_today(old: Path) -> None:
     for other in ("none", "full"):
         assert changes_of_run(run, {**config, "processes": {**config["processes"], "sharding": other}}) == []
     done = run_script("train_dpr", *COMMANDS["dpr"][1:], "output_dir=runs/dpr", "processes.sharding=optimizer", cwd=old)
-    line = "processes.sharding: expected one of none, gradients, full, got 'optimizer'; give gradients, which shares out"
+    line = (
+        "processes.sharding: expected one of none, gradients, full, got 'optimizer'; give gradients, which shares out"
+    )
     assert done.returncode == 2 and line in done.stderr
 
 
