@@ -36,7 +36,7 @@ from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.tables import markdown_table
 
-MODES = ("none", "optimizer", "gradients", "full")
+MODES = ("none", "gradients", "full")
 """Values of `processes.sharding` that are counted; `none` is the default and is not passed on."""
 PURPOSES = {"gradients": ("all_reduce_gradients", "start_reduce"), "parameters": ("start_broadcast",)}
 """What the methods of `Processes` send for; what other code sends is for something else."""

@@ -26,6 +26,7 @@ from benchmarks.command import read_arguments, run_main
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.launch.build import build, resolved
+from finegrained_rlhf.launch.filling import fill_defaults
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of
@@ -87,6 +88,7 @@ def overrides(root: Path, policy: str) -> list[str]:
 
 def job_of_words(words: Sequence[str]) -> TrainPPO:
     """The job that `finegrained train-ppo` makes of these words."""
+    fill_defaults()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         keys = resolved(compose("train_ppo", list(words)))
     job: Any = build({key: value for key, value in keys.items() if key not in RESERVED_KEYS})

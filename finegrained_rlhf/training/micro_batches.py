@@ -106,11 +106,11 @@ def micro_batches(
 
 
 def rounds_together(own: int, processes: Processes) -> int:
-    """How many micro-batches this process goes through: where weights are in shards, as many as the one with most.
+    """How many micro-batches this process goes through: where something is shared out, as many as the one with most.
 
     Args:
         own: that it has itself.
-        processes: of the run; where weights are in shards, all must call this.
+        processes: of the run; where they share something out, all must call this.
     """
     return max(processes.gather_objects([own])) if processes.sharding != "none" else own
 

@@ -73,7 +73,9 @@ def test_the_run_directory_holds_what_it_should_and_hydra_leaves_nothing(whole: 
     assert not list(world.glob("outputs*")) and not list(world.glob("*.log")) and not list(world.glob(".hydra"))
 
 
-@pytest.mark.parametrize("sharding", ["full", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sharding", ["full", *(pytest.param(s, marks=pytest.mark.slow) for s in ("none", "gradients"))]
+)
 def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: Path, sharding: str) -> None:
     """The batch of 7 and the 5 validation prompts do not divide by 2."""
     done = run_in_two_processes(*sft(world, tmp_path / "run"), f"processes.sharding={sharding}")
