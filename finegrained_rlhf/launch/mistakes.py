@@ -83,7 +83,8 @@ def explain_command_line(error: BaseException, command: str, line: CommandLine) 
 def _meant(key: str, error: BaseException, command: str, line: CommandLine) -> str:
     """Which key an unknown one may stand for, by the configuration with the groups that were chosen."""
     cfg = getattr(error, "configuration", None)
-    if cfg is not None:
+    if cfg is not None and OmegaConf.select(cfg, key.rpartition(".")[0] or "hydra", default=None) != {}:
+        # (a value is replaced by an empty mapping before a key below it is found to be unknown)
         keys: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [*cfg.keys() - {"hydra"}]))
         return suggestion(key, keys)
     from finegrained_rlhf.launch.checks.help import composed, groups

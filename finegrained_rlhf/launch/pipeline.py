@@ -121,7 +121,8 @@ def _claim(directory: Path, experiment: Mapping[str, Any]) -> None:
     elif record.is_file() and not (directory / FILE).is_file():
         _adopt(Finished(directory), expanded(experiment["steps"]))
     write_json(record, {"seed": seed, "settings": settings})
-    Finished(directory).write()
+    if not (directory / FILE).is_file():
+        Finished(directory).write()
 
 
 def _adopt(finished: Finished, steps: Iterable[Step]) -> None:

@@ -127,7 +127,7 @@ def test_the_api_folds_and_parents_come_before_children(tmp_path: Path) -> None:
     assert len(names) == len(load("build").rooms())
     for name in names:
         assert not [below for below in names[: names.index(name)] if below.startswith(f"{name}.")]
-    assert names.index("conqrr") < names.index("conqrr.evaluation")
+    assert names.index("dialki") < names.index("dialki.training")
     assert len(entries) < 40 and any(isinstance(next(iter(entry.values())), list) for entry in entries)
 
 

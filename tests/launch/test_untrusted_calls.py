@@ -140,8 +140,6 @@ def test_modules_are_imported_by_names_of_ours(sources: dict[str, Source]) -> No
         "finegrained_rlhf/metrics/__init__.py": "a table of our own metrics",
         "lab/finegrained_lab/protocols/prelude/similarity.py": "one package by its name",
         "lab/finegrained_lab/protocols/prelude/run.py": "two packages by their names",
-        "finegrained_rlhf/retrieval/recorded.py": "a table of our own retrievers",
-        "lab/finegrained_lab/protocols/prelude/tokens.py": "two packages by their names",
         "finegrained_rlhf/retrieval/record.py": "a table of our own retrievers",
     }
     files = {
