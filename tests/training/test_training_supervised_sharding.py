@@ -33,6 +33,7 @@ CASES = {
     "gedi_adapters": ("train_gedi", *POLICY, "policy=lora"),
     "whole_texts": ("train_sft", *POLICY, "whole_texts=true", "max_answer_tokens=9"),
     "segments": (*REWARD, "reward_model=relevance", "model={}/llama"),
+    "frozen_segments": (*REWARD, "reward_model=relevance", "model={}/llama", "reward_model.layers.frozen=1"),
     "pairs": (*REWARD, "reward_model=preference", "model={}/llama"),
     "encoder_segments": (*REWARD, "reward_model=relevance", "model={}/encoder"),
 }
