@@ -37,6 +37,7 @@ class TrainRewardModel(SupervisedRun):
 
     assembly: ClassVar[str] = "reward_models.train.assemble_reward_model"
     export: ClassVar[str] = "model"
+    shards_weights: ClassVar[bool] = True
 
     data: InputFile
     model: ModelName

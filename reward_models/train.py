@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
@@ -89,14 +89,18 @@ class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
         self.records: Sequence[FeedbackRecord] = ()
         self.trusted: tuple[Sequence[FeedbackRecord], Sequence[RewardExample]] = (), ()
         by_length = sorted(validation, key=lambda example: example.length)
-        super().__init__(job, model.to(processes.device), train, by_length, processes)
+        self._rates = config.layers.prepare(model)
+        super().__init__(job, model, train, by_length, processes)
 
     def new_optimizer(self) -> Optimizer:
         """Of the layers that are trained, at their rates."""
         config = self.job.reward_model
-        rates = config.layers.prepare(self.model)
         named = self.model.named_parameters()
-        return config.optimizer.build(named, self.steps, self.processes, rates.__getitem__)
+        return config.optimizer.build(named, self.steps, self.processes, self._rates.__getitem__)
+
+    def shardable(self) -> nn.Module | None:
+        """A Longformer's attention here multiplies by weights of layers outside the layers' own passes."""
+        return None if self.model.network.config.model_type == "longformer" else super().shardable()
 
     def batch(self, step: int) -> list[RewardExample]:
         """Examples of similar lengths."""

@@ -73,8 +73,8 @@ class TrainingRun(Settings, ABC, Generic[Built]):
     def __post_init__(self) -> None:
         if self.processes.sharding == "full" and not self.shards_weights:
             raise ConfigError(
-                "processes.sharding: full is for policies trained by PPO or on demonstrations; here expected none or "
-                "gradients"
+                "processes.sharding: full is for PPO, supervised fine-tuning, classifiers, GeDi and reward models; "
+                "here expected none or gradients"
             )
 
     def loop_settings(self, total_steps: int, *, epoch: int, validates: bool) -> LoopConfig:

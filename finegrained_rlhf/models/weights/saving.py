@@ -95,9 +95,7 @@ def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:
         model: gives class, configuration and generation settings.
         state: on the CPU, of the shapes and under the names of a model without adapters.
     """
-    with torch.device("meta"):
-        shell: Any = type(model)(copy.deepcopy(model.config))
-    shell.load_state_dict(dict(state), assign=True)
+    shell = pretrained_copy(model, state)
     shell.generation_config = copy.deepcopy(model.generation_config)
 
     def write(directory: Path) -> None:
@@ -105,6 +103,14 @@ def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:
             shell.save_pretrained(directory)
 
     return write
+
+
+def pretrained_copy(model: Any, state: Mapping[str, Tensor]) -> Any:
+    """A transformers model with this state, to be saved; arguments as above. What is in no state is on no device."""
+    with torch.device("meta"):
+        shell: Any = type(model)(copy.deepcopy(model.config))
+    shell.load_state_dict(dict(state), assign=True)
+    return shell
 
 
 def module_to_save(module: nn.Module, file: str, main: bool = True) -> Write:

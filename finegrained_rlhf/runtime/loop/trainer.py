@@ -15,6 +15,7 @@ from finegrained_rlhf.core.errors import CheckpointError, ConsistencyError
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.sharding.shards import copy_into
 
 
 class OptimizerTrainer(ABC):
@@ -89,12 +90,12 @@ class ModelTrainer(OptimizerTrainer):
             ModelError: the model cannot be read.
             CheckpointError: its weights or moments are of another architecture.
         """
-        stored = self.copy_of(self.model, checkpoint / "model")
-        try:
-            self.model.load_state_dict(stored.state_dict())
-        except RuntimeError:
+        stored, own = self.copy_of(self.model, checkpoint / "model").state_dict(), self.model.state_dict()
+        if {name: tensor.shape for name, tensor in stored.items()} != {name: own[name].shape for name in own}:
             kind = type(self.model).__name__
-            raise CheckpointError(f"{checkpoint}: holds a {kind} of another architecture than this run's") from None
+            raise CheckpointError(f"{checkpoint}: holds a {kind} of another architecture than this run's")
+        for name, tensor in stored.items():
+            copy_into(own[name], tensor)
         self.optimizer.load(checkpoint)
 
 

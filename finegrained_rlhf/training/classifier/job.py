@@ -29,6 +29,7 @@ class TrainClassifier(ModelRun):
     """
 
     assembly: ClassVar[str] = "finegrained_rlhf.training.classifier.trainer.assemble_classifier"
+    shards_weights: ClassVar[bool] = True
 
     data: InputFile
     validation_data: InputFile | None = None

@@ -90,7 +90,7 @@ def assemble_classifier(job: TrainClassifier, processes: Processes) -> Classifie
     if job.shuffle_labels:
         order = np.random.default_rng(stable_hash(job.seed, "shuffled labels")).permutation(len(examples)).tolist()
         examples = [ClassifierExample(one.ids, examples[i].shares) for one, i in zip(examples, order, strict=True)]
-    return ClassifierTrainer(job, model.to(processes.device), examples, held_out, processes)
+    return ClassifierTrainer(job, model, examples, held_out, processes)
 
 
 def _examples(model: TextClassifier, texts: Sequence[LabelledText], labels: Sequence[str]) -> list[ClassifierExample]:

@@ -28,6 +28,7 @@ class TrainGeDi(PolicyRun):
     """
 
     assembly: ClassVar[str] = "finegrained_rlhf.training.gedi.trainer.assemble_gedi"
+    shards_weights: ClassVar[bool] = True
 
     data: InputFile
     validation_data: InputFile | None = None

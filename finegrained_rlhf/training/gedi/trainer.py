@@ -72,7 +72,7 @@ class GeDiTrainer(SupervisedPolicyTrainer[ClassExample]):
         validation: Sequence[ClassExample],
         processes: Processes,
     ) -> None:
-        self.codes, self.scale = dict(codes), nn.Parameter(torch.ones((), device=policy.device))
+        self.codes, self.scale = dict(codes), nn.Parameter(torch.ones((), device=processes.device))
         super().__init__(job, policy, data, validation, processes)
 
     def new_optimizer(self) -> Optimizer:

@@ -22,7 +22,6 @@ from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
-from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.checks import check_forward
@@ -161,15 +160,14 @@ class SFTTrainer(SupervisedPolicyTrainer[Demonstration]):
             max_new_tokens=self.job.max_answer_tokens, batch_size=self.job.validation_batch_size, progress=False
         )
         generator = PolicyGenerator(self.policy, processes=self.processes)
-        with whole_weights(self.policy.model):
-            evaluation = evaluate_policy(
-                generator,
-                self.validation,
-                self.processes,
-                answering,
-                oracle=self.job.monitor,
-                segmenter=self.job.segmenter,
-            )
+        evaluation = evaluate_policy(
+            generator,
+            self.validation,
+            self.processes,
+            answering,
+            oracle=self.job.monitor,
+            segmenter=self.job.segmenter,
+        )
         return evaluation.metrics
 
     def score(self, metrics: Mapping[str, float]) -> float:
@@ -191,7 +189,7 @@ class WholeTextTrainer(SFTTrainer):
         """`score`, the mean log-probability of a held-out token in nats, and their `perplexity`."""
         share = [self.validation[i] for i in self.processes.share(len(self.validation))]
         sums, device = torch.zeros(2, dtype=torch.float64), self.policy.device
-        with whole_weights(self.policy.model), self.processes.autocast():
+        with self.processes.autocast():
             for part in self.groups(share, self.job.validation_batch_size, learn=False):
                 ids, mask = (on_device(t, device) for t in pad_rows([e.answer_ids for e in part], self.policy.pad_id))
                 memory = self.policy.encode([one.prompt for one in part])

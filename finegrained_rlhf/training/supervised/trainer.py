@@ -7,6 +7,7 @@ neither changes a step (dropout draws apart). All follows from (seed, step, rank
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from abc import abstractmethod
@@ -18,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
-from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import Write, atomic_directory, write_all
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.models.weights.sharded import shard_layers
+from finegrained_rlhf.models.weights.saving import Copies, pretrained_copy, take_part
+from finegrained_rlhf.models.weights.sharded import shard_layers, whole_weights
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
@@ -30,7 +32,7 @@ from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, OptimizerTrainer
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.micro_batches import rounds_together, stand_in
+from finegrained_rlhf.training.micro_batches import rounds_together
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.policy_state import PolicyTrainer
 
@@ -85,6 +87,7 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         longest_first: in which order micro-batches go through the model.
 
     Raises:
+        ConfigError: the layers' weights are to be in shards, and cannot be.
         DataError: there is nothing to train on.
     """
 
@@ -103,9 +106,13 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         self.processes = processes
         if (rate := getattr(job, "dropout", None)) is not None:  # a reward model's job has no such key
             set_dropout(model, rate)
-        self._sharded = processes.sharding != "none" and getattr(job, "shards_weights", False)
-        if self._sharded:
-            shard_layers(model, processes)
+        network = self.shardable()
+        if network is None and processes.sharding == "full" and processes.count > 1:
+            raise ConfigError("processes.sharding=full: this model's layers cannot be in shards; set gradients or none")
+        self._sharded = processes.sharding != "none" and processes.count > 1 and network is not None
+        if self._sharded and network is not None:
+            shard_layers(network, processes)
+        model.to(processes.device)
         self.optimizer = self.new_optimizer()
 
     # What a trainer gives ----------------------------------------------------------------------------------------
@@ -166,13 +173,16 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         optimizer: Optimizer = self.job.optimizer.build(self.model.named_parameters(), steps, self.processes)
         return optimizer
 
+    def shardable(self) -> nn.Module | None:
+        """The transformers model whose layers can be in shards: a process makes one pass of it in each `objective`.
+
+        None where processes make other numbers of passes, or weights of layers are used outside the layers' passes.
+        """
+        return self.model if getattr(self.job, "shards_weights", False) else None
+
     def training(self, on: bool) -> None:
         """Switch to the mode of a step's passes, and back."""
         self.model.train(on)
-
-    def stand_in(self) -> Tensor:
-        """[] of a pass over next to nothing, where a process without work must take part in those of others."""
-        raise NotImplementedError
 
     # A step, a validation ----------------------------------------------------------------------------------------
 
@@ -202,11 +212,11 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         """Accumulate the gradient of this process's share of a batch. Returns its sums, fp64 [`sums`]."""
         share = [batch[i] for i in self.processes.share(len(batch))]
         groups = self.groups(share, self.job.sizes.micro_batch_size, learn=True)
-        sums = accumulate(groups, lambda part: self.objective(part, count, step), self.processes)
         rounds = rounds_together(len(groups), self.processes) if self._sharded else len(groups)
-        for _ in range(rounds - len(groups)):
+        sums = accumulate(groups, lambda part: self.objective(part, count, step), self.processes)
+        for _ in range(rounds - len(groups)):  # the others need the rows that are here
             with self.processes.autocast():
-                nothing = self.stand_in()
+                nothing, _ = self.objective([min(self.data, key=self.length)], count, step)
             (nothing * 0.0).backward()  # type: ignore[no-untyped-call]
         return sums if groups else torch.zeros(self.sums, dtype=torch.float64)
 
@@ -214,7 +224,8 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         """What the validation examples say, with the `score`; nothing without any."""
         if not self.validation:
             return {}
-        metrics = self.measured()
+        with whole_weights(self.model):
+            metrics = self.measured()
         return {"score": self.score(metrics), **metrics}
 
     @torch.no_grad()
@@ -247,12 +258,6 @@ class SupervisedPolicyTrainer(SupervisedTrainer[Example], PolicyTrainer):
         self.policy = policy.eval()
         super().__init__(job, policy.model, data, validation, processes)
 
-    def stand_in(self) -> Tensor:
-        """[] of the logits of one prompt and one response of one token each."""
-        batch = stand_in(self.policy.pad_id, self.policy.device)
-        states = self.policy.hidden(self.policy.encode(batch.prompts), batch.index, batch.ids)
-        return self.policy.head(states.flatten(0, 1)).sum()
-
     def finish(self, result: LoopResult, run: RunDirectory) -> None:
         """The main process says where the best policy is."""
         if self.processes.is_main and not result.already_done:
@@ -269,6 +274,23 @@ class SupervisedModelTrainer(SupervisedTrainer[Example], ModelTrainer):
 
     title: str
     headline: Sequence[str]
+
+    def shardable(self) -> nn.Module | None:
+        """See `SupervisedTrainer.shardable`."""
+        return None if super().shardable() is None else self.model.network
+
+    def model_to_save(self) -> Write:
+        """See `ModelTrainer`; of a network in shards, which cannot be copied as it is, a copy that is whole."""
+        if not self._sharded:
+            return super().model_to_save()
+        network = self.model.network
+        if not self.processes.is_main:
+            take_part(network)
+            return write_all(())
+        take = Copies()
+        whole = pretrained_copy(network, {name: take(tensor) for name, tensor in network.state_dict().items()})
+        save: Write = copy.deepcopy(self.model, {id(network): whole}).save
+        return save
 
     def finish(self, result: LoopResult, run: RunDirectory) -> None:
         """Open the exported model, measure it on the validation examples, and write `metrics.json`."""

@@ -255,7 +255,7 @@ def test_a_job_made_in_python_writes_its_configuration(begun: ToyRun) -> None:
 
 
 def test_weights_in_shards_are_refused_where_a_trainer_has_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"processes\.sharding: full is for policies .* none or gradients"):
+    with pytest.raises(ConfigError, match=r"processes\.sharding: full is for PPO, .* none or gradients"):
         ToyRun(output_dir=str(tmp_path), processes=ProcessConfig(sharding="full"))
     ToyRun(output_dir=str(tmp_path), processes=ProcessConfig(sharding="gradients"))
     assert not list(tmp_path.iterdir())
