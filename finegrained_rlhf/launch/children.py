@@ -14,8 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.launch.configurations import typed
@@ -40,6 +38,8 @@ def write_config(path: Path, script: str, config: Mapping[str, Any]) -> None:
 
 def as_yaml(config: Mapping[str, Any]) -> str:
     """Plain containers as Hydra reads them back: texts that look like numbers are quoted."""
+    from omegaconf import OmegaConf  # the rest serves the benchmark on machines without it
+
     return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
 
 
