@@ -106,7 +106,12 @@ def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:
 
 
 def pretrained_copy(model: Any, state: Mapping[str, Tensor]) -> Any:
-    """A transformers model with this state, to be saved; arguments as above. What is in no state is on no device."""
+    """A transformers model with this state, to be saved; a tensor that the state lacks stays without values.
+
+    Args:
+        model: gives class and configuration.
+        state: on the CPU, of the shapes and under the names of `model`'s own state.
+    """
     with torch.device("meta"):
         shell: Any = type(model)(copy.deepcopy(model.config))
     shell.load_state_dict(dict(state), assign=True)

@@ -130,7 +130,7 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
         Returns:
             [] with a gradient; and [`sums`], which add up over examples.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} gives neither objective nor backward and measured")
 
     @abstractmethod
     def means(self, sums: Tensor) -> dict[str, float]:
