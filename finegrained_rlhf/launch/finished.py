@@ -98,8 +98,8 @@ class Finished:
         return not changes(entry["job"], job, entry["inputs"], inputs_of(job), strict=False)
 
     def _declared(self, step: Step) -> str:
-        said = json.dumps(step.declared.get("known_by", step.declared), sort_keys=True, default=str)
-        return hashlib.sha256(f"{configurations()}{self._portable(said)}".encode()).hexdigest()[:16]
+        declaration = json.dumps(step.declared.get("known_by", step.declared), sort_keys=True, default=str)
+        return hashlib.sha256(f"{configurations()}{self._portable(declaration)}".encode()).hexdigest()[:16]
 
     def _portable(self, text: str) -> str:
         """A text of JSON with the directory by a word, wherever it is a whole path or the beginning of one."""
