@@ -11,7 +11,6 @@ __getattr__, __dir__ = lazy_exports(
         "EvaluateResponseTypes": "types",
         "EvidenceIdentifier": "identification",
         "IdentifyEvidence": "identification",
-        "InspectInscit": "inspection",
         "MakeDprData": "search",
         "MakeIdentifierData": "candidates",
         "MakeReaderInputs": "reader",

@@ -33,7 +33,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "doctor": "check a PPO run: settings, data, models, machine",
         "inspect_feedback": "say what a feedback file holds",
         "inspect_prompts": "say what a file of RealToxicityPrompts holds",
-        "inspect_inscit": "say what a file of INSCIT holds",
     },
     "Many runs": {
         "sweep": "train and compare policies over values of keys",
@@ -53,7 +52,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "identify_evidence": "predict the evidence of INSCIT's turns by DIALKI",
         "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
         "rewrite": "rewrite questions of dialogues to stand alone",
-        "rewrite_few_shot": "rewrite them by a language model with demonstrations",
     },
     "Measure": {
         "evaluate": "measure a policy, or a file of outputs",
@@ -106,7 +104,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 """Commands of the library itself."""
 
-LEFT = ("evaluate_scai", "read_public_feedback", *(f"{do}_human_evaluation" for do in ("make", "read", "score")))
+LEFT = (
+    *("evaluate_scai", "inspect_inscit", "read_public_feedback", "rewrite_few_shot"),
+    *(f"{do}_human_evaluation" for do in ("make", "read", "score")),
+)
 """Commands that were the library's and are the laboratory's."""
 
 PLAIN_WORDS = {"runs": ("directory", False), "compare": ("runs", True)}

@@ -17,7 +17,6 @@ __getattr__, __dir__ = lazy_exports(
         "MakeCorpus": "passages",
         "OpenSearchConfig": "engines.opensearch",
         "PassageStore": "passages",
-        "PyseriniConfig": "engines.pyserini",
         "RankingMetrics": "ranking",
         "RecordedConfig": "record",
         "Search": "jobs",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.extensions import parts
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.retrieval.corpus import CorpusScan
@@ -26,10 +27,10 @@ class IndexRecord:
     """The record of an index.
 
     Attributes:
-        kind: of retriever: `bm25`, `bm25_light`, `dense`.
+        kind: of retriever: `bm25`, `bm25_light`, `dense`, `opensearch`, or one below `retrievers` in a `parts.toml`.
         settings: everything that changes a score, ready for JSON. An index is opened with equal settings only.
         corpus: what was indexed.
-        config: fields of the retriever's configuration that open the index again (`recorded.RecordedConfig`).
+        config: fields of the retriever's configuration that open the index again (`RecordedConfig`).
         statistics: of the finished index, ready for JSON.
         finished: the index can be opened.
     """
@@ -121,11 +122,10 @@ def _compare(record: IndexRecord, kind: str, settings: Mapping[str, Any], direct
 
 
 _CONFIGS = {  # by name: each kind's libraries are imported where it is used
-    "bm25": ("finegrained_rlhf.retrieval.bm25.retriever", "Bm25Config"),
-    "bm25_light": ("finegrained_rlhf.retrieval.bm25.retriever", "Bm25LightConfig"),
-    "dense": ("finegrained_rlhf.retrieval.dense.retriever", "DenseConfig"),
-    "opensearch": ("finegrained_rlhf.retrieval.engines.opensearch", "OpenSearchConfig"),
-    "pyserini": ("finegrained_rlhf.retrieval.engines.pyserini", "PyseriniConfig"),
+    "bm25": "finegrained_rlhf.retrieval.bm25.retriever.Bm25Config",
+    "bm25_light": "finegrained_rlhf.retrieval.bm25.retriever.Bm25LightConfig",
+    "dense": "finegrained_rlhf.retrieval.dense.retriever.DenseConfig",
+    "opensearch": "finegrained_rlhf.retrieval.engines.opensearch.OpenSearchConfig",
 }
 
 
@@ -157,8 +157,9 @@ def config_of(directory: Path) -> RetrieverConfig:
         DataError: there is no index, or its kind or configuration is not known.
     """
     record = read_index_record(directory)
-    if record.kind not in _CONFIGS:
-        raise DataError(f"an index of kind {record.kind!r}, expected one of {', '.join(_CONFIGS)}", file=directory)
+    kinds = {**parts("retrievers"), **_CONFIGS}
+    if record.kind not in kinds:
+        raise DataError(f"an index of kind {record.kind!r}, expected one of {', '.join(kinds)}", file=directory)
     server = record.config.get("server")
     if isinstance(server, Mapping) and server.get("user") is not None:
         raise DataError(
@@ -167,7 +168,7 @@ def config_of(directory: Path) -> RetrieverConfig:
             file=directory,
             field="config.server.user",
         )
-    module, name = _CONFIGS[record.kind]
+    module, _, name = kinds[record.kind].rpartition(".")
     try:
         return cast(RetrieverConfig, getattr(importlib.import_module(module), name)(**record.config))
     except TypeError as error:

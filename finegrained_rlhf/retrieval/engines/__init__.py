@@ -1,1 +1,1 @@
-"""Search engines outside this process: OpenSearch, Lucene through Pyserini."""
+"""Search engines outside this process: OpenSearch and Elasticsearch."""

@@ -13,8 +13,7 @@ from chat_toy import save_chat_model
 from conqrr_toy import make_files, questions
 from remote_toy import FakeService, chat
 
-from finegrained_rlhf.conqrr.data import RewriteExample, read_cut, read_rewrites, write_rewrite_jsonl
-from finegrained_rlhf.conqrr.few_shot import (
+from finegrained_lab.baselines.few_shot import (
     EndpointWriter,
     FewShotConfig,
     PolicyWriter,
@@ -24,6 +23,7 @@ from finegrained_rlhf.conqrr.few_shot import (
     ranked_demonstrations,
     rewrite_in,
 )
+from finegrained_rlhf.conqrr.data import RewriteExample, read_cut, read_rewrites, write_rewrite_jsonl
 from finegrained_rlhf.conqrr.rewriting import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_jsonl

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from dense_toy import passage_texts, write_corpus
 
+from finegrained_lab.baselines.pyserini import PyseriniConfig, PyseriniError
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.retrieval.engines.pyserini import PyseriniConfig, PyseriniError
 from finegrained_rlhf.retrieval.record import RecordedConfig
 
 TEXTS = [*passage_texts(20), "  "]
