@@ -16,11 +16,20 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.prompt_files import conversation_prompt
 from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.inference.inputs import prompts_for
-from finegrained_rlhf.inscit.data import RESPONSE_TYPES, EvidencePassage, ResponseType, corpus_evidence, unique
-from finegrained_rlhf.inscit.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader import ReaderReply, read_joint, with_type
-from finegrained_rlhf.inscit.search import EvidenceQuery, evidence_query
-from finegrained_rlhf.inscit.types import evidence_text_of
+from finegrained_rlhf.inscit.conversation import (
+    NO_INFORMATION,
+    RESPONSE_TYPES,
+    EvidencePassage,
+    EvidenceQuery,
+    ReaderReply,
+    ResponseType,
+    corpus_evidence,
+    evidence_query,
+    evidence_text_of,
+    read_joint,
+    unique,
+    with_type,
+)
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.retrieval.protocol import Retriever
 from finegrained_rlhf.text.chat import PromptConfig
@@ -35,7 +44,7 @@ class FindsPassages(Protocol):
 
 
 class SelectsEvidence(Protocol):
-    """A passage identifier (`identifier.identifier.EvidenceIdentifier` is one)."""
+    """A passage identifier (`EvidenceIdentifier` is one)."""
 
     def select(
         self,

@@ -49,7 +49,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "sample_outputs": "sample several outputs a prompt, for annotation",
         "export": "copy a run's model with a card; push it to the Hub",
         "identify_knowledge": "find the knowledge that the next answer rests on",
-        "identify_evidence": "predict the evidence of INSCIT's turns by DIALKI",
         "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
         "rewrite": "rewrite questions of dialogues to stand alone",
     },
@@ -58,8 +57,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_reward_model": "measure a reward model on a feedback file",
         "evaluate_dialki": "measure how well a trained DIALKI finds knowledge",
         "evaluate_detox": "measure continuations: toxicity, fluency, variety",
-        "evaluate_inscit": "score predictions for INSCIT, or a baseline",
-        "evaluate_response_types": "measure a classifier of INSCIT's response types",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
         "attack_judge": "measure how often a judge obeys an answer",
     },
@@ -75,22 +72,15 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "catch_up": "list and learn from events that were not learnt from",
     },
     "Retrieval": {
-        "make_corpus": "make a corpus of pages of Wikipedia",
         "build_index": "index a corpus of passages",
         "search": "search an index",
         "fuse_runs": "fuse TREC runs into one by reciprocal rank",
-        "retrieve_evidence": "search an index for every turn of INSCIT",
         "label_passages": "label passages for the questions of dialogues",
-        "make_dpr_data": "make training data of a dense retriever from INSCIT",
         "make_question_dpr_data": "make training data of one from dialogues' questions",
         "convert_dpr": "make two towers of a checkpoint of Facebook's DPR",
     },
     "Data and models to begin with": {
         "make_response_data": "make prompts for response generation from dialogues",
-        "make_identifier_data": "make DIALKI's data of INSCIT's turns and candidates",
-        "make_reader_inputs": "make prompts for a reader of INSCIT, with passages",
-        "read_reader_outputs": "read what a reader of INSCIT said as predictions",
-        "make_response_types": "make texts of INSCIT's turns with their response type",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",
     },
@@ -105,7 +95,9 @@ NAMES = tuple(name for group in COMMANDS.values() for name in group)
 """Commands of the library itself."""
 
 LEFT = (
-    *("evaluate_scai", "inspect_inscit", "read_public_feedback", "rewrite_few_shot"),
+    *("evaluate_inscit", "evaluate_response_types", "evaluate_scai", "identify_evidence", "inspect_inscit"),
+    *("make_corpus", "make_dpr_data", "make_identifier_data", "make_reader_inputs", "make_response_types"),
+    *("read_public_feedback", "read_reader_outputs", "retrieve_evidence", "rewrite_few_shot"),
     *(f"{do}_human_evaluation" for do in ("make", "read", "score")),
 )
 """Commands that were the library's and are the laboratory's."""

@@ -14,7 +14,6 @@ __getattr__, __dir__ = lazy_exports(
         "EncoderConfig": "dense.config",
         "FuseRuns": "fusion",
         "IvfPqConfig": "dense.nearest",
-        "MakeCorpus": "passages",
         "OpenSearchConfig": "engines.opensearch",
         "PassageStore": "passages",
         "RankingMetrics": "ranking",

@@ -1,11 +1,7 @@
-"""Passages by their ids, at random, of corpora that do not fit into memory; and pages of Wikipedia made a corpus.
+"""Passages by their ids, at random, of corpora that do not fit into memory.
 
 A store has two mapped arrays of 8 bytes a passage: the sorted hashes of the ids, and the places in that order. Texts
 stay in the corpus; ids that share a hash are told apart by reading both.
-
-Pages are read as INSCIT publishes them, `[{title, passages: [{id, titles, text}]}]`, a file of many pages each, one at
-a time, and written as the corpus's JSON lines. A corpus file is written whole or not at all, so that a run that was
-killed goes on with the first one that is missing.
 """
 
 from __future__ import annotations
@@ -14,19 +10,18 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
+from finegrained_rlhf.core.checks import as_object, get_field
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_jsonl
-from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputDirectory
-from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
+from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
+from finegrained_rlhf.core.markers import CorpusPath, OutputDirectory
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan, Place, id_hash
-from finegrained_rlhf.runtime.console import ProgressBar, tracked
+from finegrained_rlhf.runtime.console import ProgressBar
 
 _FORMAT = "finegrained-passage-store/1"
 _RECORD = "store.json"
@@ -209,63 +204,3 @@ def _read_record(directory: Path) -> CorpusScan:
         return CorpusScan.from_json(dict(as_object(get_field(row, "scan"), "scan")))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"not the record of a passage store ({error})", file=path) from None
-
-
-@dataclass(frozen=True)
-class MakeCorpus(Settings):
-    """Write a corpus of pages, a file for each file of them; the job of `finegrained make-corpus`.
-
-    Texts keep their line breaks. A passage without titles, such as an outline, has an empty one.
-
-    Attributes:
-        pages: directory of `.json` files.
-        output_dir: directory of the corpus; files that are there are kept.
-    """
-
-    pages: InputFile
-    output_dir: OutputDirectory
-
-    def run(self) -> int:
-        """Write what is missing, check the whole; prints how many passages there are, and returns it.
-
-        Raises:
-            DataError: there is no page file, one is damaged, or an id occurs twice in the corpus.
-        """
-        files = sorted(Path(self.pages).glob("*.json"))
-        if not files:
-            raise DataError("holds no .json file", file=self.pages)
-        for file in tracked(files, "pages", len(files), "files", after_s=2.0):
-            target = Path(self.output_dir) / f"{file.stem}.jsonl"
-            if not target.exists():
-                write_jsonl(target, list(page_passages(file)))
-        scan = Corpus(self.output_dir).scan()
-        print(f"{scan.passages:,} passages of {len(files)} files -> {self.output_dir}")
-        return scan.passages
-
-
-def page_passages(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The passages of a page file, as rows of a corpus.
-
-    Raises:
-        DataError: naming file, page and field.
-    """
-    try:
-        pages = as_list(read_json(path), "(pages)")
-    except DataError as error:
-        raise error.at(file=path) from None
-    for number, value in enumerate(pages):
-        try:
-            page = as_object(value, "(page)")
-            for i, part in enumerate(as_list(get_field(page, "passages"), "passages")):
-                yield _row(as_object(part, f"passages[{i}]"), f"passages[{i}].")
-        except DataError as error:
-            raise error.at(file=path, record=number) from None
-
-
-def _row(passage: Any, where: str) -> dict[str, Any]:
-    titles = text_list(get_field(passage, "titles", where), f"{where}titles")
-    return {
-        "id": require_text(get_field(passage, "id", where), f"{where}id"),
-        "text": require_text(get_field(passage, "text", where), f"{where}text", empty=True),
-        "title": PART_SEPARATOR.join(title.strip() for title in titles),
-    }

@@ -66,6 +66,7 @@ _ROOMS = {
     "finegrained_rlhf.worlds.factworld.": "finegrained_rlhf.factworld.",
     "finegrained_rlhf.worlds.": "finegrained_lab.worlds.",
     "finegrained_rlhf.experiments.": "finegrained_lab.experiments.",
+    "finegrained_rlhf.inscit.": "finegrained_lab.published.inscit.",
 }
 
 
@@ -78,12 +79,7 @@ def _in_its_room(name: str) -> str:
 MOVED: Mapping[str, str] = {
     **_RENAMED,
     "finegrained_rlhf.conqrr.EvaluateScai": "finegrained_lab.published.questions.EvaluateScai",
-    "finegrained_rlhf.inscit.InspectInscit": "finegrained_lab.published.InspectInscit",
     "finegrained_rlhf.retrieval.PyseriniConfig": "finegrained_lab.baselines.PyseriniConfig",
-    **{
-        f"finegrained_rlhf.conqrr.{name}": f"finegrained_lab.baselines.{name}"
-        for name in ("EndpointWriter", "FewShotConfig", "PolicyWriter", "RewriteFewShot")
-    },
     **{f"{old}.{name}": f"{new}.{name}" for old, (new, names) in _LEFT.items() for name in names},
 }
 """`_target_` of version 0.2 → its name today; what moved with its whole room is in `_ROOMS`."""

@@ -15,8 +15,7 @@ from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.inscit import Assistant, AssistantSettings
-from finegrained_rlhf.inscit.data import RESPONSE_TYPES, EvidencePassage
-from finegrained_rlhf.inscit.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.conversation import NO_INFORMATION, RESPONSE_TYPES, EvidencePassage
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.models.tiny import TinyBertConfig
 from finegrained_rlhf.models.tiny_networks import build_bert, build_tokenizer, encoder_tokenizer

@@ -238,7 +238,7 @@ def options() -> list[tuple[str, str, str]]:
         for group, scripts in GROUPS.items()
         for name in names_in(group)
         for script in scripts
-        if OWN.get(name, script) == script and script not in NOT_OF.get((group, name), ())
+        if script in SCRIPTS and OWN.get(name, script) == script and script not in NOT_OF.get((group, name), ())
     ]
 
 

@@ -136,17 +136,17 @@ def test_what_a_step_before_makes_is_not_looked_at(tmp_path: Path) -> None:
 def test_corpora_indexes_and_data_are_opened(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"id": 3, "text": "x"}\n')
     (tmp_path / "index").mkdir()
-    (tmp_path / "turns.json").write_text('[{"turns": []}')
+    (tmp_path / "turns.jsonl").write_text('[{"turns": []}')
     job = {
-        "_target_": "finegrained_rlhf.inscit.MakeDprData",
-        "data": str(tmp_path / "turns.json"),
+        "_target_": "finegrained_rlhf.conqrr.MakeQuestionDprData",
+        "data": str(tmp_path / "turns.jsonl"),
         "index": str(tmp_path / "index"),
         "corpus": str(tmp_path / "corpus.jsonl"),
         "output": str(tmp_path / "out.jsonl"),
     }
     found = list(problems_of_contents(job))
     assert [line.partition(":")[0] for line in found] == ["data", "index", "corpus"]
-    assert "not valid JSON" in found[0] and "no index here" in found[1] and "field id" in found[2]
+    assert "expected a JSON object a line" in found[0] and "no index here" in found[1] and "field id" in found[2]
 
 
 @pytest.mark.parametrize(

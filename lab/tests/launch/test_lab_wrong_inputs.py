@@ -15,6 +15,9 @@ from finegrained_rlhf.launch.app import run_command
 COMMANDS = [name for commands in LAB.commands.values() for name in commands]
 CASES = [
     ("evaluate_scai", ("data=folder/inside", "predictions=folder/inside"), "folder/inside"),
+    ("evaluate_inscit", ("data=folder/inside", "predictions=folder/inside"), "folder/inside"),
+    ("evaluate_inscit", ("data=folder/inside",), ""),
+    ("make_corpus", ("pages=folder", "output_dir=run"), "folder"),
     ("read_public_feedback", ("output=o.json",), "give"),
     ("measure_drift", ("run=folder",), "folder"),
     ("measure_regret", ("output_dir=run", "runs=0"), "runs"),

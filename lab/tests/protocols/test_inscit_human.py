@@ -21,10 +21,10 @@ from finegrained_lab.protocols.human.ratings import (
     write_ratings,
 )
 from finegrained_lab.protocols.human.tasks import MakeHumanEvaluation, ReadHumanEvaluation
+from finegrained_lab.published.inscit.data import read_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import InscitPrediction, last_turn, write_predictions
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.inscit.data import read_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import InscitPrediction, last_turn, write_predictions
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages import build_store
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from finegrained_lab.published.inscit.data import INSCIT_DATA, read_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import last_turn, write_predictions
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile
-from finegrained_rlhf.inscit.data import INSCIT_DATA, read_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import last_turn, write_predictions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from finegrained_lab.published.inscit.data import INSCIT_DATA, InscitTurn, read_inscit, write_inscit
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.inscit.data import INSCIT_DATA, EvidencePassage, InscitTurn, read_inscit, write_inscit
+from finegrained_rlhf.inscit.conversation import EvidencePassage
 
 
 @dataclass(frozen=True, kw_only=True)

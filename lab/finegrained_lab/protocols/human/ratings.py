@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
+from finegrained_lab.published.inscit.predictions import turn_number
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
-from finegrained_rlhf.inscit.predictions import turn_number
 from finegrained_rlhf.metrics.agreement import bootstrap_interval, krippendorff_alpha
 from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 

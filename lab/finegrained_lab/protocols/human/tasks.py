@@ -14,14 +14,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from finegrained_lab.protocols.human.ratings import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
-from finegrained_rlhf.annotation.label_studio import annotations_of_task
-from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
-from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputDirectory, OutputFile, Seed, at_least
-from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.inscit.data import (
+from finegrained_lab.published.inscit.data import (
     INSCIT_DATA,
     InscitTurn,
     check_corpus_keys,
@@ -29,7 +22,14 @@ from finegrained_rlhf.inscit.data import (
     read_known_inscit,
     turns_of,
 )
-from finegrained_rlhf.inscit.predictions import InscitPrediction, Predictions, read_predictions
+from finegrained_lab.published.inscit.predictions import InscitPrediction, Predictions, read_predictions
+from finegrained_rlhf.annotation.label_studio import annotations_of_task
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputDirectory, OutputFile, Seed, at_least
+from finegrained_rlhf.core.seeding import stable_hash
 
 _FORMAT = "finegrained-inscit-human-evaluation/1"
 HUMAN = "human"

@@ -9,22 +9,22 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from finegrained_lab.published.inscit.data import InscitLabel
 from finegrained_lab.worlds.inscit.articles import WorldArticle, WorldPassage
 from finegrained_lab.worlds.inscit.grammar import Statement, offered, related, told
 from finegrained_lab.worlds.inscit.lexicon import SECTION_OF, TOPICS
 from finegrained_lab.worlds.inscit.questions import MANY, InscitQuestion, entities_of
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.inscit.data import (
+from finegrained_rlhf.inscit.conversation import (
     CLARIFICATION,
     DIRECT,
+    NO_INFORMATION,
     NOTHING,
     RELEVANT,
     EvidencePassage,
-    InscitLabel,
     ResponseType,
 )
-from finegrained_rlhf.inscit.predictions import NO_INFORMATION
 
 
 @dataclass(frozen=True)

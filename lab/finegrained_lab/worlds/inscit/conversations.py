@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from finegrained_lab.published.inscit.data import InscitConversation, InscitTurn
 from finegrained_lab.worlds.inscit import lexicon
 from finegrained_lab.worlds.inscit.annotators import AnnotatorHabits, WorldAnswer, answer, evidence_of
 from finegrained_lab.worlds.inscit.articles import WorldArticle
@@ -14,7 +15,7 @@ from finegrained_lab.worlds.inscit.questions import QUESTION_CASES, InscitQuesti
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import at_least, at_most
-from finegrained_rlhf.inscit.data import CLARIFICATION, InscitConversation, InscitTurn
+from finegrained_rlhf.inscit.conversation import CLARIFICATION
 
 _FORMS = ("named", "pronoun", "ellipsis", "period", "shift", "linked", "topics")
 _FIRST = ("named", "topics")

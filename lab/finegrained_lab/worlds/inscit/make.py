@@ -9,6 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
+from finegrained_lab.published.inscit.data import write_inscit
+from finegrained_lab.published.inscit.pages import page_passages
 from finegrained_lab.worlds.inscit import lexicon
 from finegrained_lab.worlds.inscit.annotators import AnnotatorHabits
 from finegrained_lab.worlds.inscit.articles import ArticleConfig, WorldArticle, draw_articles
@@ -24,10 +26,7 @@ from finegrained_lab.worlds.inscit.oracle import PASSAGE_TRUTH, statement_rows
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.factworld.base import World
-from finegrained_rlhf.inscit.data import RESPONSE_TYPES, write_inscit
-from finegrained_rlhf.inscit.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader import joint_target, with_type
-from finegrained_rlhf.retrieval.passages import page_passages
+from finegrained_rlhf.inscit.conversation import NO_INFORMATION, RESPONSE_TYPES, joint_target, with_type
 from finegrained_rlhf.text.templates import conversation_text, evidence_text
 
 PAGES, PASSAGES = "pages/pages.json", "corpus.jsonl"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from finegrained_lab.published.inscit.data import InscitTurn, read_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import InscitPrediction, write_predictions
 from finegrained_lab.worlds.inscit import (
     ArticleConfig,
     AskedFacts,
@@ -20,9 +22,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.inscit.data import InscitTurn, read_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import InscitPrediction, write_predictions
-from finegrained_rlhf.inscit.reader import joint_target
+from finegrained_rlhf.inscit.conversation import joint_target
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from finegrained_lab.published.inscit.data import read_inscit, turns_of
 from finegrained_lab.worlds.inscit import ArticleConfig, InscitOracle, MakeInscitWorld
 from finegrained_lab.worlds.inscit.grammar import (
     PASSAGE_SENTENCES,
@@ -18,8 +19,7 @@ from finegrained_lab.worlds.inscit.grammar import (
 )
 from finegrained_lab.worlds.inscit.oracle import TurnTruth, mean_judgement
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.inscit.data import read_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.conversation import NO_INFORMATION
 
 OWNER = Statement("town", "Arden Ulver", "owner", "early", "old tailor")
 LATER = Statement("town", "Arden Ulver", "owner", "late", "new lawyer")

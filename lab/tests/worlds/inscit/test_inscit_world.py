@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import Stemmer
 
+from finegrained_lab.published.inscit.data import InscitTurn, read_inscit, turns_of
+from finegrained_lab.published.inscit.pages import MakeCorpus
 from finegrained_lab.worlds.inscit import lexicon
 from finegrained_lab.worlds.inscit.annotators import AnnotatorHabits, answer
 from finegrained_lab.worlds.inscit.articles import ArticleConfig, WorldArticle, WorldPassage, draw_articles
@@ -23,20 +25,16 @@ from finegrained_lab.worlds.inscit.make import PAGES, PASSAGES, MakeInscitWorld
 from finegrained_lab.worlds.inscit.questions import InscitQuestion
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.inscit.data import (
+from finegrained_rlhf.inscit.conversation import (
     CLARIFICATION,
     DIRECT,
+    NO_INFORMATION,
     NOTHING,
     RELEVANT,
     RESPONSE_TYPES,
-    InscitTurn,
-    read_inscit,
-    turns_of,
 )
-from finegrained_rlhf.inscit.predictions import NO_INFORMATION
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25Index
-from finegrained_rlhf.retrieval.passages import MakeCorpus
 
 SPLITS = ("train", "dev", "test")
 

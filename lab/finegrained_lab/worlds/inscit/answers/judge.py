@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from finegrained_lab.published.inscit.data import read_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import read_predictions
 from finegrained_lab.worlds.inscit.oracle import InscitOracle, mean_judgement
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile
-from finegrained_rlhf.inscit.data import read_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import read_predictions
 
 
 @dataclass(frozen=True, kw_only=True)

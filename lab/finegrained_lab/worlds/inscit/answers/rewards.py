@@ -17,7 +17,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.inscit.reader import ReaderReply, read_joint
+from finegrained_rlhf.inscit.conversation import ReaderReply, read_joint
 from finegrained_rlhf.rewards.protocol import BaseScorer
 
 if TYPE_CHECKING:

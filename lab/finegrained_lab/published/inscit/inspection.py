@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.markers import InputFile
-from finegrained_rlhf.inscit.data import (
-    CLARIFICATION,
-    RESPONSE_TYPES,
+from finegrained_lab.published.inscit.data import (
     InscitConversation,
     InscitLabel,
     InscitReading,
@@ -25,6 +20,10 @@ from finegrained_rlhf.inscit.data import (
     read_known_inscit,
     turns_of,
 )
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile
+from finegrained_rlhf.inscit.conversation import CLARIFICATION, RESPONSE_TYPES
 from finegrained_rlhf.text.segmentation import english_tokens
 from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from inscit_toy import GOAT, conversations
 
+from finegrained_lab.published.inscit.candidates import MakeIdentifierData
+from finegrained_lab.published.inscit.data import read_inscit, read_known_inscit, turns_of, write_inscit
+from finegrained_lab.published.inscit.evaluation import EvaluateInscit
+from finegrained_lab.published.inscit.reader import MakeReaderInputs
+from finegrained_lab.published.inscit.search import RetrieveEvidence
+from finegrained_lab.published.inscit.types import MakeResponseTypes
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.inscit.candidates import MakeIdentifierData
-from finegrained_rlhf.inscit.data import read_inscit, read_known_inscit, turns_of, write_inscit
-from finegrained_rlhf.inscit.evaluation import EvaluateInscit
-from finegrained_rlhf.inscit.reader import MakeReaderInputs
-from finegrained_rlhf.inscit.search import RetrieveEvidence
-from finegrained_rlhf.inscit.types import MakeResponseTypes
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages import build_store
 

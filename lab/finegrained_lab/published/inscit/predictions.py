@@ -17,19 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_lab.published.inscit.data import InscitTurn
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, is_number, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.inscit.data import RESPONSE_TYPES, InscitTurn
+from finegrained_rlhf.inscit.conversation import NO_INFORMATION, RESPONSE_TYPES
 from finegrained_rlhf.metrics.functions import sacre_bleu
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
 from finegrained_rlhf.retrieval.runs import Run
 from finegrained_rlhf.text.scores import token_f1
 from finegrained_rlhf.text.segmentation import english_tokens
-
-NO_INFORMATION = "Sorry, I did not find any useful information."
-"""What is said where there is nothing to say (the authors' first-turn baseline)."""
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputFile, at_least, harmless
-from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
-from finegrained_rlhf.inscit.data import (
+from finegrained_lab.published.inscit.data import (
     INSCIT_DATA,
     InscitTurn,
     corpus_passages,
@@ -27,42 +22,16 @@ from finegrained_rlhf.inscit.data import (
     read_known_inscit,
     turns_of,
 )
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.markers import CorpusPath, IndexPath, InputFile, OutputFile, at_least, harmless
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.inscit.conversation import DenseQuery, EvidenceQuery, evidence_query, read_turns
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.record import RecordedConfig
 from finegrained_rlhf.training.dpr.records import passage_rows
-
-EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns", "recent_turns"]
-DenseQuery = Literal["turns", "recent_turns"]
-"""What a trained dense retriever reads: every utterance, or the last three."""
-
-RECENT = 3
-"""Utterances of `recent` and `recent_turns`: what the user said, was answered, and says."""
-
-
-def evidence_query(context: Sequence[str], query: EvidenceQuery) -> str:
-    """A query.
-
-    Args:
-        context: what was said, the user first and last.
-        query: `last_turn`; `recent`, the last three utterances; `context`, everything; `first_last`, what the user said
-            first and last; `turns`, everything with ` [SEP] ` between the utterances, as dense retrievers read it;
-            `recent_turns`, the last three like that.
-    """
-    if query == "last_turn":
-        return context[-1]
-    if query == "recent":
-        return " ".join(context[-RECENT:])
-    if query == "first_last":
-        return " ".join(dict.fromkeys((context[0], context[-1])))
-    if query == "turns" or query == "recent_turns":
-        return PART_SEPARATOR.join(read_turns(context, query))
-    return " ".join(context)
-
-
-def read_turns(context: Sequence[str], query: DenseQuery) -> Sequence[str]:
-    """The utterances that a dense retriever reads, oldest first."""
-    return context if query == "turns" else context[-RECENT:]
 
 
 @dataclass(frozen=True, kw_only=True)

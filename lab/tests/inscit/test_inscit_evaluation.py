@@ -14,12 +14,9 @@ from inscit_toy import conversations
 from sacrebleu.metrics import BLEU
 from script_runs import run_script
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.inscit.data import EvidencePassage, InscitLabel, InscitTurn, read_inscit, turns_of
-from finegrained_rlhf.inscit.evaluation import EvaluateInscit, inscit_scores
-from finegrained_rlhf.inscit.predictions import (
-    NO_INFORMATION,
+from finegrained_lab.published.inscit.data import InscitLabel, InscitTurn, read_inscit, turns_of
+from finegrained_lab.published.inscit.evaluation import EvaluateInscit, inscit_scores
+from finegrained_lab.published.inscit.predictions import (
     InscitPrediction,
     bleu_counts,
     bleu_of_counts,
@@ -34,6 +31,9 @@ from finegrained_rlhf.inscit.predictions import (
     scored_turn,
     write_predictions,
 )
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.inscit.conversation import NO_INFORMATION, EvidencePassage
 from finegrained_rlhf.retrieval.protocol import Hit
 
 

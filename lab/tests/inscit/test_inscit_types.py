@@ -11,11 +11,12 @@ from inscit_toy import conversations
 from reward_model_samples import save_bert
 from script_runs import run_script
 
+from finegrained_lab.published.inscit.data import read_inscit, turns_of
+from finegrained_lab.published.inscit.types import EvaluateResponseTypes, response_type_scores, type_instances
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.feedback.labelled_texts import read_labelled_texts
-from finegrained_rlhf.inscit.data import RESPONSE_TYPES, read_inscit, turns_of
-from finegrained_rlhf.inscit.types import EvaluateResponseTypes, response_type_scores, type_instances
+from finegrained_rlhf.inscit.conversation import RESPONSE_TYPES
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 
 

@@ -11,33 +11,22 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.inscit.conversation import (
+    NOTHING,
+    RESPONSE_TYPES,
+    EvidencePassage,
+    ResponseType,
+    corpus_evidence,
+    unique,
+)
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages import PassageStore, ids_in_store, is_store
-
-ResponseType = Literal["directAnswer", "clarification", "noAnswerButRelevantInfo", "noAnswerNoRelevantInfo"]
-RESPONSE_TYPES: tuple[ResponseType, ...] = get_args(ResponseType)
-DIRECT, CLARIFICATION, RELEVANT, NOTHING = RESPONSE_TYPES
-
-
-@dataclass(frozen=True)
-class EvidencePassage:
-    """A passage of Wikipedia.
-
-    Attributes:
-        id: `Article:n`, with the blanks that the article's name has; `Article:0` is its outline.
-        text: of the passage.
-        titles: of the article and the sections around it; none for an outline.
-    """
-
-    id: str
-    text: str
-    titles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,11 +136,6 @@ class InscitConversation:
 def turns_of(conversations: Sequence[InscitConversation]) -> list[InscitTurn]:
     """All turns, conversation by conversation."""
     return [turn for conversation in conversations for turn in conversation.turns]
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """Each of them once, in order."""
-    return list(dict.fromkeys(names))
 
 
 def earlier_ids(turn: InscitTurn, newest_first: bool) -> list[str]:
@@ -396,12 +380,6 @@ def corpus_passages(ids: Collection[str], corpus: str, store: str | None) -> dic
     """
     opened, wanted = Corpus(corpus), sorted(set(ids))
     return opened.find(wanted) if store is None else PassageStore(store, opened).find(wanted)
-
-
-def corpus_evidence(passage: Passage) -> EvidencePassage:
-    """A passage of a corpus as evidence, its titles apart."""
-    titles = tuple(title for title in passage.title.split(PART_SEPARATOR) if title)
-    return EvidencePassage(passage.id, passage.text, titles)
 
 
 def passages_by_id(

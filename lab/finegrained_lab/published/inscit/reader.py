@@ -8,12 +8,29 @@ INSCIT's reader.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+from finegrained_lab.published.inscit.data import (
+    INSCIT_DATA,
+    InscitLabel,
+    InscitTurn,
+    check_corpus_keys,
+    earlier_ids,
+    passages_by_id,
+    read_inscit,
+    read_known_inscit,
+    turns_of,
+    with_gold,
+)
+from finegrained_lab.published.inscit.predictions import (
+    InscitPrediction,
+    read_predictions,
+    read_retrieved,
+    write_predictions,
+)
 from finegrained_rlhf.core.checks import get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
@@ -21,111 +38,17 @@ from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile, at_least
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.inscit.data import (
-    CLARIFICATION,
-    DIRECT,
-    INSCIT_DATA,
-    NOTHING,
-    RELEVANT,
+from finegrained_rlhf.inscit.conversation import (
     RESPONSE_TYPES,
     EvidencePassage,
-    InscitLabel,
-    InscitTurn,
-    ResponseType,
-    check_corpus_keys,
-    earlier_ids,
-    passages_by_id,
-    read_inscit,
-    read_known_inscit,
-    turns_of,
+    ReaderReply,
+    joint_target,
+    read_joint,
     unique,
-    with_gold,
-)
-from finegrained_rlhf.inscit.predictions import (
-    NO_INFORMATION,
-    InscitPrediction,
-    read_predictions,
-    read_retrieved,
-    write_predictions,
+    with_type,
 )
 
 ReaderTask = Literal["joint", "response"]
-TYPE_NAMES: dict[ResponseType, str] = {
-    DIRECT: "direct answer",
-    CLARIFICATION: "clarification",
-    RELEVANT: "no answer but relevant information",
-    NOTHING: "no answer and no information",
-}
-"""What a reader is told that the type of its response is to be (thesis, section 5.5)."""
-_JOINT = re.compile(r"\s*(?:evidence\s*:(?P<evidence>.*?))?\banswer\s*:(?P<answer>.*)", re.DOTALL)
-_EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class ReaderReply:
-    """What a reader replied, taken apart.
-
-    Attributes:
-        response: its words; `NO_INFORMATION` where it gave no answer.
-        evidence: ids of passages that it was given, each once, in its order.
-        unknown: how many ids it named that it was not given.
-        repeated: how many it named again.
-        answered: whether it gave an answer at all.
-    """
-
-    response: str
-    evidence: tuple[str, ...]
-    unknown: int = 0
-    repeated: int = 0
-    answered: bool = True
-
-
-def joint_target(response: str, evidence: Iterable[str]) -> str:
-    """`evidence: id1 | id2 answer: RESPONSE`, the ids sorted and each once."""
-    ids = " | ".join(sorted(set(evidence)))
-    return f"evidence: {ids} answer: {response}" if ids else f"evidence: answer: {response}"
-
-
-def read_joint(text: str, passages: Sequence[str]) -> ReaderReply:
-    """What `joint_target` was to teach, read from what was said.
-
-    White space inside of ids does not count, tokenizers may write it otherwise, but where two passages differ in it
-    alone: then the one whose id is written so is meant, else the first.
-
-    Args:
-        text: that a reader wrote.
-        passages: ids of the passages that it read.
-    """
-    complete = _JOINT.match(text)
-    begun = complete or _EVIDENCE.match(text)
-    named = (begun["evidence"] if begun else None) or ""
-    exact, bare = ({form(name): name for name in reversed(passages)} for form in (_collapsed, _bare))
-    evidence, unknown, repeated = list[str](), 0, 0
-    for name in map(_collapsed, named.split("|")):
-        meant = exact.get(name) or bare.get(_bare(name))
-        if meant is None:
-            unknown += bool(name)
-        elif meant in evidence:
-            repeated += 1
-        else:
-            evidence.append(meant)
-    answer = complete["answer"].strip() if complete else ""
-    return ReaderReply(answer or NO_INFORMATION, tuple(evidence), unknown, repeated, bool(answer))
-
-
-def _collapsed(name: str) -> str:
-    return " ".join(name.split())
-
-
-def _bare(name: str) -> str:
-    return "".join(name.split())
-
-
-def with_type(context: Sequence[str], response_type: ResponseType) -> tuple[str, ...]:
-    """A context whose last utterance ends with the type that the response is to have."""
-    return (*context[:-1], f"{context[-1]} response type: {TYPE_NAMES[response_type]}")
-
-
 ReaderLabels = Literal["first", "all"]
 ORACLE = "oracle"
 """The `types` that are those of the labels."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from inscit_toy import GOAT, MILK, OUTLINE, conversations
 
+from finegrained_lab.published.inscit import EvaluateInscit, MakeDprData, RetrieveEvidence
+from finegrained_lab.published.inscit.data import read_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import read_retrieved
+from finegrained_lab.published.inscit.search import write_retrieved
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.inscit import EvaluateInscit, MakeDprData, RetrieveEvidence
-from finegrained_rlhf.inscit.data import read_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import read_retrieved
-from finegrained_rlhf.inscit.search import evidence_query, write_retrieved
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages import build_store
@@ -39,21 +38,6 @@ def files(tmp_path: Path) -> dict[str, str]:
     Bm25Config().build(str(tmp_path / "corpus.jsonl"), tmp_path / "index")
     named = {"data": "dev.json", "index": "index", "output": "found.json"}
     return {key: str(tmp_path / name) for key, name in named.items()}
-
-
-def test_ways_to_ask() -> None:
-    asked: dict[Any, str] = {
-        "last_turn": "and when",
-        "recent": "who made it a goat and when",
-        "context": "who made it a goat and when",
-        "first_last": "who made it and when",
-        "turns": "who made it [SEP] a goat [SEP] and when",
-        "recent_turns": "who made it [SEP] a goat [SEP] and when",
-    }
-    assert {kind: evidence_query(CONTEXT, kind) for kind in asked} == asked
-    assert evidence_query(CONTEXT[:1], "first_last") == "who made it"
-    assert evidence_query(("and where", "here", *CONTEXT), "recent") == "who made it a goat and when"
-    assert evidence_query(("and where", "here", *CONTEXT), "recent_turns") == asked["turns"]
 
 
 def test_every_turn_is_searched_for_and_scored(files: dict[str, str]) -> None:

@@ -9,12 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
-from finegrained_rlhf.inscit.data import INSCIT_DATA, RESPONSE_TYPES, read_known_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import (
+from finegrained_lab.published.inscit.data import INSCIT_DATA, read_known_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import (
     BASELINES,
     ScoredTurn,
     bleu_counts,
@@ -28,6 +24,11 @@ from finegrained_rlhf.inscit.predictions import (
     scored_turn,
     type_scores,
 )
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
+from finegrained_rlhf.inscit.conversation import RESPONSE_TYPES
 from finegrained_rlhf.metrics.agreement import bootstrap_interval
 from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 

@@ -1,44 +1,40 @@
-"""INSCIT as dialogues for DIALKI: candidate passages, what the turns rest on, and from scores to a set of passages.
+"""INSCIT as dialogues for DIALKI: candidate passages, what the turns rest on, and thresholds chosen on given turns.
 
 A candidate is a passage of one span; how much of the evidence is among the candidates is counted. The lines written are
-those that DIALKI reads (`dialki/data.py`). Thresholds turn scores into sets. Source: thesis, section 5.4.2, and the
-authors' repository (commit 2319fb8) for the criterion of the mean number.
+those that DIALKI reads (`dialki/data.py`). Source: thesis, section 5.4.2, and the authors' repository (commit 2319fb8)
+for the criterion of the mean number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from finegrained_rlhf.core.checks import get_field, is_number, require
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile, at_least
-from finegrained_rlhf.dialki.data import parse_dialogue, write_dialogues
-from finegrained_rlhf.dialki.model.search import SelectBy, passages_above
-from finegrained_rlhf.inscit.data import (
+from finegrained_lab.published.inscit.data import (
     INSCIT_DATA,
-    EvidencePassage,
     InscitTurn,
     check_corpus_keys,
     earlier_ids,
     passages_by_id,
     read_known_inscit,
     turns_of,
-    unique,
     with_gold,
 )
-from finegrained_rlhf.inscit.predictions import mean_percent, passage_f1, read_retrieved
+from finegrained_lab.published.inscit.predictions import mean_percent, passage_f1, read_retrieved
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.markers import CorpusPath, InputFile, OutputFile, at_least
+from finegrained_rlhf.dialki.data import parse_dialogue, write_dialogues
+from finegrained_rlhf.dialki.model.search import SelectBy
+from finegrained_rlhf.inscit.conversation import EvidencePassage, unique
+from finegrained_rlhf.inscit.identifier import SELECTED, EvidenceSelection, asked_row, one_span
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.text.tables import cell, markdown_table
-
-SELECTED = 4
-"""Most passages that the identifier selects for a turn."""
 
 
 def candidate_ids(turn: InscitTurn, hits: Sequence[Hit], most: int, earlier: bool = True) -> list[str]:
@@ -92,56 +88,6 @@ TuneBy = Literal["repository", "pi_f1"]
 MEAN_PASSAGES = 1.5
 GRID = tuple(step / 10 for step in range(50))
 _QUANTILES = 200
-
-
-@dataclass(frozen=True)
-class EvidenceSelection(Settings):
-    """Which candidates are selected: the best one, and more of them while their scores exceed γ.
-
-    Attributes:
-        score: what the thresholds are compared with: `logits`, `probabilities` among the candidates, or `sigmoid`.
-        threshold: γ; None selects the best one alone.
-        empty: nothing is selected where the best score does not exceed this; None selects always.
-        most: at most so many.
-    """
-
-    score: SelectBy = "logits"
-    threshold: float | None = None
-    empty: float | None = None
-    most: Annotated[int, at_least(1)] = SELECTED
-
-    def of(self, scored: Mapping[str, float]) -> tuple[str, ...]:
-        """The ids of the selected candidates of a turn, the highest score first; of equal ones the earlier candidate.
-
-        Args:
-            scored: the score of each candidate by its id, at least one.
-        """
-        if self.empty is not None and max(scored.values()) <= self.empty:
-            return ()
-        ids = list(scored)
-        return tuple(ids[i] for i in passages_above(list(scored.values()), self.threshold, self.most, range(len(ids))))
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> EvidenceSelection:
-        """Read what `to_json` gave.
-
-        Raises:
-            DataError: naming the field.
-        """
-        values = {field.name: get_field(row, field.name, "selection.") for field in fields(cls)}
-        known = ", ".join(get_args(SelectBy))
-        score, most = values["score"], values["most"]
-        require(score in get_args(SelectBy), f"expected one of {known}, got {score!r}", "selection.score")
-        for name in ("threshold", "empty"):
-            number = values[name] is None or is_number(values[name])
-            require(number, f"expected a number or null, got {values[name]!r}", f"selection.{name}")
-        right = isinstance(most, int) and most >= 1
-        require(right, f"expected a whole number of at least 1, got {most!r}", "selection.most")
-        return cls(**values)
 
 
 def check_tune_by(value: str, score: SelectBy) -> None:
@@ -315,7 +261,7 @@ class MakeIdentifierData(Settings):
         gold = self._gold(turn)
         row = {
             **asked_row(turn.name, turn.context, turn.earlier, [known[name] for name in ids]),
-            "gold": [_span(place[name]) for name in gold if name in place],
+            "gold": [one_span(place[name]) for name in gold if name in place],
             "also_right": sorted(place[name] for name in frozenset(turn.gold).difference(gold) if name in place),
             "response": turn.labels[0].response,
         }
@@ -324,34 +270,3 @@ class MakeIdentifierData(Settings):
         except DataError as error:
             raise error.at(file=self.data, record=turn.name) from None
         return row
-
-
-def asked_row(
-    name: str,
-    context: Sequence[str],
-    earlier: Sequence[Sequence[EvidencePassage]],
-    candidates: Sequence[EvidencePassage],
-) -> dict[str, Any]:
-    """A dialogue to be answered, as a line of `dialki/data.py` without its gold.
-
-    Args:
-        name: of the turn.
-        context: what was said, the user first and last.
-        earlier: the evidence of each agent turn, oldest first.
-        candidates: passages of one span each; what an agent turn rests on is told where it is among them.
-    """
-    place = {passage.id: number for number, passage in enumerate(candidates)}
-    turns: list[dict[str, Any]] = []
-    for number, text in enumerate(context):
-        evidence = unique(passage.id for passage in earlier[number // 2]) if number % 2 else []
-        labels = [_span(place[one]) for one in evidence if one in place]
-        turns.append({"role": "agent" if number % 2 else "user", "text": text, "knowledge": labels or None})
-    return {"id": name, "turns": turns, "passages": [_passage(one) for one in candidates]}
-
-
-def _span(passage: int) -> dict[str, int]:
-    return {"passage": passage, "begin": 0, "end": 0}
-
-
-def _passage(one: EvidencePassage) -> dict[str, Any]:
-    return {"id": one.id, "title": "|".join(one.titles), "spans": [" ".join(one.text.split())]}

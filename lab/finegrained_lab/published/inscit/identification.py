@@ -1,6 +1,6 @@
-"""Predictions of a trained DIALKI for INSCIT, the thresholds that they are made with, and the evidence of one turn.
+"""Predictions of a trained DIALKI for INSCIT, and the thresholds that they are made with.
 
-The job of `finegrained identify-evidence` reads files of turns; `EvidenceIdentifier` is for applications.
+The job of `finegrained identify-evidence` reads files of turns; the library's `EvidenceIdentifier` is for applications.
 """
 
 from __future__ import annotations
@@ -11,26 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.checks import as_object, get_field, require
+from finegrained_lab.published.inscit.candidates import TuneBy, candidate_recall, check_tune_by, tuned_selection
+from finegrained_lab.published.inscit.data import INSCIT_DATA, InscitTurn, read_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import InscitPrediction, mean_percent, passage_f1, write_predictions
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
-from finegrained_rlhf.dialki.data import parse_dialogue, read_dialogue_jsonl
+from finegrained_rlhf.dialki.data import read_dialogue_jsonl
 from finegrained_rlhf.dialki.model.search import SelectBy
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import Coverage
-from finegrained_rlhf.inscit.candidates import (
-    SELECTED,
-    EvidenceSelection,
-    TuneBy,
-    asked_row,
-    candidate_recall,
-    check_tune_by,
-    tuned_selection,
-)
-from finegrained_rlhf.inscit.data import INSCIT_DATA, EvidencePassage, InscitTurn, read_inscit, turns_of
-from finegrained_rlhf.inscit.predictions import InscitPrediction, mean_percent, passage_f1, write_predictions
+from finegrained_rlhf.inscit.identifier import SELECTED, EvidenceSelection, read_selection
 from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.tables import cell, markdown_table
@@ -182,20 +174,6 @@ def read_identifier_data(path: str | Path, turns: Sequence[InscitTurn]) -> list[
     return [known[turn.name] for turn in turns]
 
 
-def read_selection(path: str | Path) -> EvidenceSelection:
-    """The thresholds that a run with `tune` wrote into its `results`.
-
-    Raises:
-        DataError: the file is damaged or holds none.
-    """
-    try:
-        row = as_object(read_json(path), "(file)")
-        require(row.get("tune") is not None, "these thresholds were not tuned", "tune")
-        return EvidenceSelection.from_json(as_object(get_field(row, "selection"), "selection"))
-    except DataError as error:
-        raise error.at(file=path) from None
-
-
 def identified(
     turns: Sequence[InscitTurn], scored: Sequence[Mapping[str, float]], selection: EvidenceSelection
 ) -> dict[str, Any]:
@@ -235,52 +213,3 @@ def _pi_f1(turns: Sequence[InscitTurn], predicted: Sequence[Sequence[str]], empt
             for turn, ids in zip(turns, predicted, strict=True)
         ]
     )
-
-
-class EvidenceIdentifier:
-    """Selects the passages that the next answer rests on.
-
-    Args:
-        finder: a trained DIALKI.
-        selection: its thresholds; None selects the best candidate alone.
-    """
-
-    def __init__(self, finder: Finder[Any], selection: EvidenceSelection | None = None) -> None:
-        self._finder, self._selection = finder, selection or EvidenceSelection()
-
-    @classmethod
-    def open(cls, checkpoint: ModelName, selection: str | None = None) -> EvidenceIdentifier:
-        """A trained DIALKI from its run directory.
-
-        Args:
-            checkpoint: run directory or model directory.
-            selection: the `results` of `finegrained identify-evidence tune=…`; None selects the best candidate alone.
-
-        Raises:
-            ModelError: no readable model.
-            DataError: the thresholds cannot be read.
-        """
-        from finegrained_rlhf.dialki.training.systems import load_finder
-
-        chosen = None if selection is None else read_selection(selection)
-        return cls(load_finder(checkpoint), chosen)
-
-    def select(
-        self,
-        context: Sequence[str],
-        earlier: Sequence[Sequence[EvidencePassage]],
-        candidates: Sequence[EvidencePassage],
-    ) -> tuple[str, ...]:
-        """The ids of the selected candidates, the best one first.
-
-        Args:
-            context: what was said, the user first and last.
-            earlier: the evidence of each agent turn, oldest first.
-            candidates: passages; of none nothing is selected.
-        """
-        if not candidates:
-            return ()
-        (example,) = parse_dialogue(asked_row("turn", context, earlier, candidates))
-        ((answer,),) = self._finder.stream([example])
-        ids = [candidates[number].id for number in answer.searched]
-        return self._selection.of(dict(zip(ids, answer.scores(self._selection.score), strict=True)))

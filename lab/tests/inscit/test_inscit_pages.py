@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from script_runs import run_script
 
+from finegrained_lab.published.inscit.pages import MakeCorpus, page_passages
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages import MakeCorpus, page_passages
 
 
 def page(title: str, count: int = 2) -> dict[str, Any]:

@@ -14,21 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
-from finegrained_rlhf.feedback.labelled_texts import LabelledText
-from finegrained_rlhf.inscit.data import (
+from finegrained_lab.published.inscit.data import (
     INSCIT_DATA,
-    RESPONSE_TYPES,
-    EvidencePassage,
     InscitLabel,
     InscitTurn,
     read_inscit,
     read_known_inscit,
     turns_of,
 )
-from finegrained_rlhf.inscit.predictions import type_scores
+from finegrained_lab.published.inscit.predictions import type_scores
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, at_least, harmless
+from finegrained_rlhf.feedback.labelled_texts import LabelledText
+from finegrained_rlhf.inscit.conversation import RESPONSE_TYPES, evidence_text_of
 from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
 
 
@@ -48,16 +47,6 @@ def type_instances(turns: Sequence[InscitTurn]) -> list[LabelledText]:
 def type_text(turn: InscitTurn, label: InscitLabel) -> str:
     """What a classifier reads of a turn and the evidence of a label."""
     return evidence_text_of(turn.context, label.evidence)
-
-
-def evidence_text_of(context: Sequence[str], evidence: Sequence[EvidencePassage]) -> str:
-    """What a classifier reads of a conversation, the user first and last, and of passages that an answer rests on."""
-    passages = {one.id: one for one in evidence}
-    lines = [f"user: {context[-1]}"]
-    lines += [f"evidence: {' | '.join(one.titles)}: {one.text}" for one in passages.values()]
-    for place in range(len(context) - 2, -1, -1):
-        lines.append(f"{'agent' if place % 2 else 'user'}: {context[place]}")
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from inscit_toy import GOAT, MILK, OUTLINE, conversations
 
+from finegrained_lab.published.inscit import EvaluateInscit, MakeReaderInputs, ReadReaderOutputs
+from finegrained_lab.published.inscit.data import with_gold
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.inscit import EvaluateInscit, MakeReaderInputs, ReadReaderOutputs
-from finegrained_rlhf.inscit.data import with_gold
-from finegrained_rlhf.inscit.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader import joint_target, read_joint
+from finegrained_rlhf.inscit.conversation import NO_INFORMATION
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages import build_store
 
@@ -130,27 +129,6 @@ def test_a_passage_that_is_nowhere_is_named(files: dict[str, str], tmp_path: Pat
     assert not Path(files["output"]).exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "response", "evidence", "unknown", "repeated", "answered"),
-    [
-        (joint_target("It is milk.", ["b c:2", "a:1", "a:1"]), "It is milk.", ("a:1", "b c:2"), 0, 0, True),
-        ("evidence: b  c : 2|a:1 answer:x", "x", ("b c:2", "a:1"), 0, 0, True),
-        ("evidence: a:1 | z:9 | a:1 answer: y", "y", ("a:1",), 1, 1, True),
-        (joint_target("Sorry.", []), "Sorry.", (), 0, 0, True),
-        ("evidence: a:1 | b c:2", NO_INFORMATION, ("a:1", "b c:2"), 0, 0, False),
-        ("no such thing", NO_INFORMATION, (), 0, 0, False),
-        ("answer: the answer: 5\nof them", "the answer: 5\nof them", (), 0, 0, True),
-        ("", NO_INFORMATION, (), 0, 0, False),
-    ],
-)
-def test_what_a_reader_said_is_taken_apart(
-    text: str, response: str, evidence: tuple[str, ...], unknown: int, repeated: int, answered: bool
-) -> None:
-    said = read_joint(text, ["a:1", "b c:2"])
-    assert (said.response, said.evidence) == (response, evidence)
-    assert (said.unknown, said.repeated, said.answered) == (unknown, repeated, answered)
-
-
 def test_a_reader_that_says_what_it_was_taught_scores_as_the_labels_do(files: dict[str, str], tmp_path: Path) -> None:
     rows = made(files, add_gold=True)
     said = [{"id": row["id"], "response": row["answer"][0]} for row in rows]
@@ -177,12 +155,3 @@ def test_a_reader_that_says_what_it_was_taught_scores_as_the_labels_do(files: di
     write_jsonl(tmp_path / "answers.jsonl", [*said, said[0]])
     with pytest.raises(DataError, match=r"record 4, field id: .* has a response already"):
         job.run()
-
-
-def test_ids_that_differ_in_white_space_alone_are_told_apart() -> None:
-    for given in (["Sky Net:1", "SkyNet:1"], ["SkyNet:1", "Sky Net:1"]):
-        said = read_joint("evidence: SkyNet:1 answer: It is.", given)
-        assert said.evidence == ("SkyNet:1",) and read_joint("evidence: Sky  Net:1 answer: x", given).evidence == (
-            "Sky Net:1",
-        )
-        assert read_joint("evidence: S k yNet:1 answer: x", given).evidence == (given[0],)

@@ -9,14 +9,13 @@ import torch
 from dialki_toy import COLOURS, THINGS, job, save_bert
 from inscit_toy import label, passage
 
+from finegrained_lab.published.inscit import EvaluateInscit, IdentifyEvidence, MakeIdentifierData
+from finegrained_lab.published.inscit.data import read_inscit, turns_of
+from finegrained_lab.published.inscit.predictions import read_predictions
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
 from finegrained_rlhf.dialki import DialkiBatchConfig, DialkiConfig, InputConfig, LossConfig, SearchConfig
 from finegrained_rlhf.dialki.model.model import new_dialki
-from finegrained_rlhf.inscit import EvaluateInscit, IdentifyEvidence, MakeIdentifierData
-from finegrained_rlhf.inscit.candidates import EvidenceSelection
-from finegrained_rlhf.inscit.data import read_inscit, turns_of
-from finegrained_rlhf.inscit.identification import read_selection
-from finegrained_rlhf.inscit.predictions import read_predictions
+from finegrained_rlhf.inscit.identifier import EvidenceSelection, read_selection
 
 NUMBERS = "one two three four five six seven eight nine".split()
 

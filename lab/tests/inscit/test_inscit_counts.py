@@ -9,10 +9,10 @@ import pytest
 from inscit_toy import conversations, label, passage
 from script_runs import run_script
 
-from finegrained_lab.published.inscit import InspectInscit, inscit_counts
+from finegrained_lab.published.inscit.data import read_inscit
+from finegrained_lab.published.inscit.inspection import InspectInscit, inscit_counts
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.inscit.data import read_inscit
 
 
 @pytest.fixture
