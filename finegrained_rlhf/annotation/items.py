@@ -79,10 +79,6 @@ class AnnotationItem:
         text = json.dumps(shown, ensure_ascii=True)
         return hashlib.blake2b(text.encode("ascii"), digest_size=8).hexdigest()
 
-    def without_suggestions(self) -> AnnotationItem:
-        """The same item with nothing suggested."""
-        return replace(self, suggestions=())
-
 
 def item_row(item: AnnotationItem) -> dict[str, Any]:
     """The JSON object of an item."""

@@ -95,11 +95,6 @@ class Labelling:
     skipped: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def by_example(self) -> dict[str, PassageLabel]:
-        """Each label under its question's id."""
-        return {label.example: label for label in self.labels}
-
     def report(self) -> dict[str, Any]:
         """Counts for the terminal or a run directory, ready for JSON; `mean_score` is that of weak labels."""
         scores = [label.score for label in self.labels if label.score is not None]

@@ -130,27 +130,6 @@ def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
             stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-class JsonLines:
-    """A file of one JSON object a line, which grows: each line is in the file before the next one comes.
-
-    Args:
-        path: FILE, which begins anew; its directory is made.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Write a line."""
-        self._stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._stream.close()
-
-
 def _text(path: str | Path) -> str:
     """The text of a file.
 

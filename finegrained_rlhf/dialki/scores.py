@@ -122,15 +122,6 @@ def _size(value: int, edges: tuple[int, int]) -> str:
     return "short" if value <= edges[0] else "medium" if value <= edges[1] else "long"
 
 
-def flattened(groups: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """`{"unseen": {"f1": x}}` as `{"unseen/f1": x}`, the group `all` without its name: for metrics files."""
-    flat: dict[str, float] = {}
-    for group, values in groups.items():
-        prefix = "" if group == "all" else f"{group}/"
-        flat.update({f"{prefix}{name}": value for name, value in values.items()})
-    return flat
-
-
 logger = logging.getLogger(__name__)
 
 

@@ -120,25 +120,6 @@ def edit_errors(draft: str, edited: str) -> tuple[SpanError, ...]:
     return tuple(errors)
 
 
-def words_after(draft: str, errors: Sequence[SpanError]) -> list[str]:
-    """The words and marks of the edited text, from the draft and what `edit_errors` made of it.
-
-    Raises:
-        ValueError: a mark is none of `edit_errors`.
-    """
-    text, at = "", 0
-    for error in errors:
-        explanation = error.explanation or ""
-        prefix = next((known for known in (_AFTER, _BEFORE, _INSTEAD) if explanation.startswith(known)), "")
-        if (error.error_type == IRRELEVANT) == bool(prefix):
-            raise ValueError("expected marks as edit_errors makes them")
-        new = explanation.removeprefix(prefix)
-        kept = error.end if prefix == _AFTER else error.start
-        text += f"{draft[at:kept]} {new} " if new else f"{draft[at:kept]} "
-        at = kept if prefix in (_AFTER, _BEFORE) else error.end
-    return _WORD.findall(text + draft[at:])
-
-
 @dataclass(frozen=True)
 class EditsToFeedback(Settings):
     """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.

@@ -174,15 +174,6 @@ class Processes:
         if self.count > 1:
             self.sum_(torch.zeros(1, device=self.device))
 
-    @contextmanager
-    def main_first(self) -> Iterator[None]:
-        """Run the block in the main process first, then in the others."""
-        if not self.is_main:
-            self.barrier()
-        yield
-        if self.is_main:
-            self.barrier()
-
     def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of `parameters` over all processes; an absent gradient counts as zero and becomes one.
 

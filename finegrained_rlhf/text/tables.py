@@ -1,4 +1,4 @@
-"""Tables for people: Markdown from rows, and the spread of rows over seeds."""
+"""Tables for people: Markdown from rows, and mean, spread and range of rows."""
 
 from __future__ import annotations
 
@@ -42,30 +42,3 @@ def summarise_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
             "max": max(values),
         }
     return summary
-
-
-def spread_heading(seeds: Sequence[int]) -> str:
-    """The heading over a `spread_table`."""
-    return f"Seed {seeds[0]}" if len(seeds) == 1 else "Mean ± standard deviation over seeds"
-
-
-def spread_table(
-    summary: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, columns: Sequence[str], seeds: Sequence[int]
-) -> str:
-    """A Markdown table of mean ± standard deviation; of one seed, which has no spread, the value alone.
-
-    Args:
-        summary: what `summarise_rows` gave, by what stands in the first column.
-        name: heading of the first column.
-        columns: of the summaries; one without a column shows a dash.
-        seeds: that the summaries are over.
-    """
-
-    def text(spread: Mapping[str, float]) -> str:
-        return f"{spread['mean']:.3f}" if len(seeds) == 1 else f"{spread['mean']:.3f} ± {spread['std']:.3f}"
-
-    rows = [
-        {name: key, **{column: text(spread) for column, spread in columns_of.items()}}
-        for key, columns_of in summary.items()
-    ]
-    return markdown_table(rows, [name, *columns])

@@ -18,11 +18,8 @@ from finegrained_rlhf.metrics.agreement.matches import (
 from finegrained_rlhf.metrics.agreement.nominal import cohen_kappa, krippendorff_alpha, percent_agreement, prevalence
 from finegrained_rlhf.metrics.agreement.rankings import (
     OrderBias,
-    OrderConsistency,
     mean_kendall_tau_b,
     order_bias,
-    order_consistency,
-    ranks_to_preferences,
 )
 from finegrained_rlhf.metrics.significance import BootstrapInterval, bootstrap_interval
 
@@ -31,7 +28,6 @@ __all__ = [
     "MarkedSpan",
     "MatchCounts",
     "OrderBias",
-    "OrderConsistency",
     "bootstrap_interval",
     "character_matches",
     "cohen_kappa",
@@ -41,11 +37,9 @@ __all__ = [
     "matches_by_type",
     "mean_kendall_tau_b",
     "order_bias",
-    "order_consistency",
     "overlap_matches",
     "percent_agreement",
     "pooled_f1",
     "prevalence",
-    "ranks_to_preferences",
     "set_matches",
 ]

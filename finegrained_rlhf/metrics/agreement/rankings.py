@@ -21,42 +21,6 @@ TIE, FIRST, SECOND = 0, 1, 2
 """Values of a preference."""
 
 
-@dataclass(frozen=True)
-class OrderConsistency:
-    """How the decided preferences lie to another order of the same answers.
-
-    Attributes:
-        consistent: the other order has the preferred answer before the other one.
-        opposed: after it.
-        tied: the other order does not decide.
-    """
-
-    consistent: int
-    opposed: int
-    tied: int
-
-    @property
-    def share(self) -> float | None:
-        """Share consistent / (consistent + opposed), in [0, 1], one half by chance; None where both decide no pair."""
-        return share(self.consistent, self.consistent + self.opposed)
-
-
-def ranks_to_preferences(ranks: Sequence[float]) -> tuple[int, ...]:
-    """Preferences of all pairs of answers that a ranking with ties implies.
-
-    Args:
-        ranks: one an answer, [N]; lower is better, equal is a tie, gaps mean nothing.
-
-    Returns:
-        N (N − 1) / 2 preferences, pairs in the order of `itertools.combinations`.
-
-    Raises:
-        ValueError: a rank is infinite or NaN.
-    """
-    _check_finite(ranks)
-    return tuple(FIRST if a < b else SECOND if a > b else TIE for a, b in combinations(ranks, 2))
-
-
 def mean_kendall_tau_b(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float | None:
     """Mean over items of Kendall's τ_b of two people's rankings with ties (`metrics.functions.kendall_tau_b`).
 
@@ -75,32 +39,6 @@ def mean_kendall_tau_b(first: Sequence[Sequence[float]], second: Sequence[Sequen
     _check_finite(chain(*first, *second))
     values = [tau for x, y in zip(first, second, strict=True) if (tau := kendall_tau_b(x, y)) is not None]
     return share(math.fsum(values), len(values))
-
-
-def order_consistency(preferences: Sequence[Sequence[int]], scores: Sequence[Sequence[float]]) -> OrderConsistency:
-    """How many decided preferences are consistent with another order of the answers, such as their span counts.
-
-    Ties of the preferences are left out; pairs that the other order ties are counted apart and not in the share.
-
-    Args:
-        preferences: of each item, over all pairs of its answers.
-        scores: of each item, one number an answer; lower is better (number of marked errors, ranks).
-
-    Raises:
-        ValueError: the items differ in number, an item's preferences are not those of all pairs of its scores, a
-            preference is none of 0, 1, 2, or a score is infinite or NaN.
-    """
-    if len(preferences) != len(scores):
-        raise ValueError(f"expected the same items, got {len(preferences)} and {len(scores)}")
-    _check_preferences(chain(*preferences))
-    others = [ranks_to_preferences(row) for row in scores]
-    _check_rows(preferences, others)
-    pairs = [pair for pair in zip(chain(*preferences), chain(*others), strict=True) if pair[0] != TIE]
-    return OrderConsistency(
-        consistent=sum(ours == other for ours, other in pairs),
-        opposed=sum(other not in (ours, TIE) for ours, other in pairs),
-        tied=sum(other == TIE for _, other in pairs),
-    )
 
 
 @dataclass(frozen=True)

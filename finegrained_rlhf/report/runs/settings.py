@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from finegrained_rlhf.report.elements.html import Html, el, isolated, join
+from finegrained_rlhf.report.elements.html import Html, el, isolated
 from finegrained_rlhf.report.elements.page import details, table
 from finegrained_rlhf.report.runs.record import RunRecord
 
@@ -114,8 +114,3 @@ def _text(value: Any, record: RunRecord | None) -> str:
             if len(place) > 1:
                 shown = shown.replace(place, "{run}")
     return shown
-
-
-def names_in_words(names: Sequence[str]) -> Html:
-    """Names of runs in a sentence."""
-    return join(*(join(", " if i else "", isolated(name)) for i, name in enumerate(names)))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finegrained_rlhf.text.tables import cell, markdown_table, spread_heading, spread_table, summarise_rows
+from finegrained_rlhf.text.tables import cell, markdown_table, summarise_rows
 
 Row = Mapping[str, Any]
 _RELATIONS = {"<": operator.lt, ">": operator.gt}
@@ -197,3 +197,30 @@ def compared_page(result: Mapping[str, Any], columns: Sequence[str], baseline: s
         f"## Difference from {baseline}{over}\n\n{differences_page(systems, columns)}\n"
         f"## Every run\n\n{markdown_table(result['rows'], ['system', 'seed', *columns])}"
     )
+
+
+def spread_heading(seeds: Sequence[int]) -> str:
+    """The heading over a `spread_table`."""
+    return f"Seed {seeds[0]}" if len(seeds) == 1 else "Mean ± standard deviation over seeds"
+
+
+def spread_table(
+    summary: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, columns: Sequence[str], seeds: Sequence[int]
+) -> str:
+    """A Markdown table of mean ± standard deviation; of one seed, which has no spread, the value alone.
+
+    Args:
+        summary: what `summarise_rows` gave, by what stands in the first column.
+        name: heading of the first column.
+        columns: of the summaries; one without a column shows a dash.
+        seeds: that the summaries are over.
+    """
+
+    def text(spread: Mapping[str, float]) -> str:
+        return f"{spread['mean']:.3f}" if len(seeds) == 1 else f"{spread['mean']:.3f} ± {spread['std']:.3f}"
+
+    rows = [
+        {name: key, **{column: text(spread) for column, spread in columns_of.items()}}
+        for key, columns_of in summary.items()
+    ]
+    return markdown_table(rows, [name, *columns])

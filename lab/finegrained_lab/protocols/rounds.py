@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from finegrained_rlhf.core.files import JsonLines
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts, ReplyError
 from finegrained_rlhf.personalization.store.protocol import MemoryLimitError
 
@@ -75,7 +75,8 @@ class RoundLog(Generic[Played]):
 
     def __init__(self, path: Path, failures: float) -> None:
         self._counts = OutcomeCounts(failures)
-        self._lines = JsonLines(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `__exit__`)
         self.rounds: list[Played] = []
 
     def __enter__(self) -> RoundLog[Played]:
@@ -87,7 +88,9 @@ class RoundLog(Generic[Played]):
     def keep(self, one: Played) -> None:
         """Keep and write a round for which no language model was asked."""
         self.rounds.append(one)
-        self._lines.write(asdict(one))  # type: ignore[call-overload]
+        line = json.dumps(asdict(one), ensure_ascii=False, allow_nan=False)  # type: ignore[call-overload]
+        self._lines.write(f"{line}\n")
+        self._lines.flush()
 
     def add(self, one: Played, problem: str = "") -> None:
         """Keep, write and count a round.

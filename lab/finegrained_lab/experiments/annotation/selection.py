@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_lab.experiments.comparison import compared, differences
+from finegrained_lab.experiments.comparison import compared, differences, spread_heading, spread_table
 from finegrained_lab.experiments.intervals import borders, resampled
 from finegrained_lab.experiments.results_table import ResultsTable
 from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.text.tables import cell, markdown_table, spread_heading, spread_table
+from finegrained_rlhf.text.tables import cell, markdown_table
 
 COUNTS = (50, 150, 400)
 STRATEGIES = ("random", "uncertain", "disagree", "drift", "diverse")

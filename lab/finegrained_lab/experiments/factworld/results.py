@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_lab.experiments.comparison import spread_heading, spread_table
 from finegrained_lab.experiments.results_table import Results
 from finegrained_lab.experiments.run_settings import settings_of_runs
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.factworld.report import COLUMNS, REWARD_MODELS, SYSTEMS
-from finegrained_rlhf.text.tables import markdown_table, spread_heading, spread_table, summarise_rows
+from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
 
 @dataclass(frozen=True)

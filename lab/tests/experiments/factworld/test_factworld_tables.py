@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import tables_toy as toy
 
-from finegrained_lab.experiments.comparison import Claim, check_claims, claims_page, differences
+from finegrained_lab.experiments.comparison import Claim, check_claims, claims_page, differences, spread_table
 from finegrained_lab.experiments.factworld.answers import (
     MEASURES,
     factual_error_by_sub_sentence,
@@ -36,7 +36,7 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.pipeline import collector
 from finegrained_rlhf.runtime.directory.provenance import command_line
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.text.tables import spread_table, summarise_rows
+from finegrained_rlhf.text.tables import summarise_rows
 
 TABLES: dict[str, type[Table]] = {
     "systems": SystemsTable,

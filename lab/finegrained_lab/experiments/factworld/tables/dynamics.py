@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_lab.experiments.comparison import Claim
+from finegrained_lab.experiments.comparison import Claim, spread_heading, spread_table
 from finegrained_lab.experiments.factworld.base import Table
 from finegrained_lab.experiments.factworld.curves import (
     Curve,
@@ -22,7 +22,7 @@ from finegrained_lab.experiments.factworld.curves import (
 )
 from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.factworld.report import RATES
-from finegrained_rlhf.text.tables import markdown_table, spread_heading, spread_table, summarise_rows
+from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
 RUN = "fine_grained_rlhf"
 REL, FACT, COMP = "reward_relevance", "reward_factuality", "reward_completeness"
