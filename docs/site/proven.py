@@ -20,6 +20,7 @@ import yaml
 
 from finegrained_lab.experiments.results_table import Evidence
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.text.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,12 +102,15 @@ def _hardware(result: dict[str, Any]) -> str:
 
 def paper_experiments() -> Iterator[tuple[str, str]]:
     """Experiments at the size of the papers that nobody ran here: name, and what the file says of itself."""
-    for path in sorted((ROOT / "conf/experiment").rglob("*.yaml")):
+    places = [directory / "experiment" for directory in conf_directories()]
+    paths = {
+        path.relative_to(place).with_suffix("").as_posix(): path for place in places for path in place.rglob("*.yaml")
+    }
+    for name, path in sorted(paths.items()):
         lines = path.read_text(encoding="utf-8").splitlines()
         if _NOT_RUN in lines:
             header = takewhile(lambda line: line.startswith("#"), lines[lines.index(_NOT_RUN) + 1 :])
             text = " ".join(line.removeprefix("# ") for line in header)
-            name = path.relative_to(ROOT / "conf/experiment").with_suffix("").as_posix()
             yield name, re.split(r"[.;:] ", text, maxsplit=1)[0].rstrip(".")
 
 

@@ -12,7 +12,7 @@ import yaml
 from script_runs import ROOT
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.launch.commands import COMMANDS
+from finegrained_rlhf.launch.commands import names
 from guards.compare import Checkout, Side, compare_case, main, read_cases, table
 from guards.differences import Exclusions
 
@@ -125,14 +125,14 @@ def test_cases_are_what_they_should_be(tmp_path: Path) -> None:
         read_cases(tmp_path / "cases.yaml")
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_every_algorithm_trainer_and_measure_is_among_the_cases() -> None:
     cases = read_cases()
     words = " ".join(word for case in cases.values() for word in case.arguments)
     algorithms = {path.stem for path in (ROOT / "conf/algorithm").glob("*.yaml")}
     assert algorithms <= set(re.findall(r"algorithm=(\w+)", words))
     commands = {case.command for case in cases.values()}
-    names = [name for group in COMMANDS.values() for name in group]
-    wanted = {name for name in names if re.match(r"(train|evaluate|inspect)_|evaluate$|score_human", name)}
+    wanted = {name for name in names() if re.match(r"(train|evaluate|inspect)_|evaluate$|score_human", name)}
     assert len(wanted) > 15 and wanted <= commands
     kinds = set(re.findall(r"reward_model=(\w+)", words))
     assert {"preference", "segment"} <= kinds  # relevance, factuality and completeness are steps of `annotation`
