@@ -37,12 +37,12 @@ _EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class EvidencePassage:
-    """A passage of Wikipedia.
+    """A passage of a corpus.
 
     Attributes:
-        id: `Article:n`, with the blanks that the article's name has; `Article:0` is its outline.
+        id: of the corpus. INSCIT's is `Article:n`, with the blanks of the article's name; `Article:0` is its outline.
         text: of the passage.
-        titles: of the article and the sections around it; none for an outline.
+        titles: of its document and the sections around it; none for an outline.
     """
 
     id: str
