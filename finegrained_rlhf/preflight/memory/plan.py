@@ -156,6 +156,7 @@ class Plan:
         response_tokens: T.
         prompts_per_batch: prompts decoded at once.
         validation_prompts: prompts answered at once in a validation; 0 for none.
+        mini_batch_prompts: prompts of one optimizer step on this process, at most.
         micro_batch_prompts: prompts in one forward and backward pass, at most.
         micro_batch_tokens: tokens in one, at most (a single prompt may have more); None for no limit.
         checkpointing: gradient checkpointing of the policy.
@@ -183,6 +184,7 @@ class Plan:
     response_tokens: int
     prompts_per_batch: int
     validation_prompts: int
+    mini_batch_prompts: int
     micro_batch_prompts: int
     micro_batch_tokens: int | None
     checkpointing: bool
@@ -208,8 +210,16 @@ class Plan:
 
     @property
     def group(self) -> int:
-        """Prompts of the largest micro-batch, all as long as the longest."""
-        most = min(self.micro_batch_prompts, self.prompts)
+        """Prompts of the largest micro-batch that is scored, all as long as the longest."""
+        return self._together(self.prompts)
+
+    @property
+    def update_group(self) -> int:
+        """Prompts of the largest micro-batch of the update."""
+        return self._together(self.mini_batch_prompts)
+
+    def _together(self, prompts: int) -> int:
+        most = min(self.micro_batch_prompts, prompts)
         if self.micro_batch_tokens is None:
             return most
         each = self.policy.columns(self.samples, self.prompt_tokens, self.response_tokens)
