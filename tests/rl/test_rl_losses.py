@@ -217,9 +217,7 @@ def test_cispo_bounds_a_weight_and_keeps_the_gradient(
     ratio: float, advantage: float, weight: float, low: int, high: int
 ) -> None:
     logprobs = cell(math.log(ratio) - 3.0).requires_grad_()
-    result = clipped_policy_loss(
-        logprobs, cell(-3.0), cell(advantage), ONE, clip=0.2, clip_upper=0.3, kind="cispo"
-    )
+    result = clipped_policy_loss(logprobs, cell(-3.0), cell(advantage), ONE, clip=0.2, clip_upper=0.3, kind="cispo")
     assert float(result.loss.detach()) == pytest.approx(-weight * advantage * (math.log(ratio) - 3.0))
     assert (int(result.clipped), int(result.low), int(result.high)) == (low + high, low, high)
     result.loss.backward()

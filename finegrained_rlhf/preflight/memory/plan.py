@@ -156,7 +156,6 @@ class Plan:
         response_tokens: T.
         prompts_per_batch: prompts decoded at once.
         validation_prompts: prompts answered at once in a validation; 0 for none.
-        mini_batch_prompts: prompts of one optimizer step on this process, at most.
         micro_batch_prompts: prompts in one forward and backward pass, at most.
         micro_batch_tokens: tokens in one, at most (a single prompt may have more); None for no limit.
         checkpointing: gradient checkpointing of the policy.
@@ -165,6 +164,7 @@ class Plan:
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
         sharding: what the processes split (`processes.sharding`).
         validation_samples: responses to a prompt of a validation.
+        mini_batches: optimizer steps in an epoch.
     """
 
     policy: ModelShape
@@ -184,7 +184,6 @@ class Plan:
     response_tokens: int
     prompts_per_batch: int
     validation_prompts: int
-    mini_batch_prompts: int
     micro_batch_prompts: int
     micro_batch_tokens: int | None
     checkpointing: bool
@@ -193,6 +192,7 @@ class Plan:
     stored_in_bf16: int = 0
     validation_samples: int = 1
     sharding: str = "none"
+    mini_batches: int = 1
 
     def splits(self, what: str) -> bool:
         """Whether the processes split "gradients" with moments, or all that "full" does; one alone splits nothing."""
@@ -212,6 +212,17 @@ class Plan:
     def group(self) -> int:
         """Prompts of the largest micro-batch that is scored, all as long as the longest."""
         return self._together(self.prompts)
+
+    @property
+    def mini_batch_prompts(self) -> int:
+        """Prompts of one optimizer step on this process, at most.
+
+        One goes with each `mini_batches` neighbours of the whole step; those of several processes need not begin here.
+        """
+        parts = self.mini_batches
+        if self.processes == 1:
+            return -(-self.prompts // parts)
+        return min(self.prompts, (self.prompts + 2 * parts - 2) // parts)
 
     @property
     def update_group(self) -> int:

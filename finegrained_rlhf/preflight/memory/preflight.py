@@ -88,8 +88,6 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
     longest = len(most.input_ids)
     sampling, number = job.rollout, machine.gpus if machine else processes.count
     prompts = -(-sampling.prompts_per_step // number)
-    parts = job.ppo.mini_batches
-    together = -(-prompts // parts) if number == 1 else min(prompts, (prompts + 2 * parts - 2) // parts)  # see `deal`
     batch = ProbeBatch(sampling.samples_per_prompt, longest, sampling.max_new_tokens, most.pieces)
     drawn = batch.samples if job.validation_decoding == "sampling" else 1
     validation = min(-(-len(data.validation) // number), sampling.prompts_per_step * batch.samples // number // drawn)
@@ -120,7 +118,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         prompts_per_batch=at_once or prompts,
         validation_prompts=min(validation, at_once or validation),
         validation_samples=drawn,
-        mini_batch_prompts=together,
+        mini_batches=job.ppo.mini_batches,
         micro_batch_prompts=job.ppo.micro_batch_prompts,
         micro_batch_tokens=job.ppo.micro_batch_tokens,
         checkpointing=job.policy.gradient_checkpointing,

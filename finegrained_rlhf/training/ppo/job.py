@@ -94,8 +94,8 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
             )
         if self.ppo.mini_batches > self.rollout.prompts_per_step:
             raise ConfigError(
-                f"ppo.mini_batches: expected at most rollout.prompts_per_step={self.rollout.prompts_per_step}, since all "
-                f"responses to a prompt stay together, got {self.ppo.mini_batches}"
+                f"ppo.mini_batches: expected at most rollout.prompts_per_step={self.rollout.prompts_per_step}, since "
+                f"all responses to a prompt stay together, got {self.ppo.mini_batches}"
             )
         if self.processes.sharding == "full" and self.rollout.engine == "continuous":
             raise ConfigError(

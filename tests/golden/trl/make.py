@@ -32,7 +32,13 @@ VARIANTS: dict[str, tuple[type, type, dict[str, Any]]] = {
     "gspo": (
         GRPOTrainer,
         GRPOConfig,
-        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.1, "epsilon_high": 0.05, "beta": 0.0},
+        {
+            "loss_type": "grpo",
+            "importance_sampling_level": "sequence",
+            "epsilon": 0.1,
+            "epsilon_high": 0.05,
+            "beta": 0.0,
+        },
     ),
     "gspo_by_token": (
         GRPOTrainer,

@@ -82,7 +82,8 @@ def steps(trainer: PPOTrainer, first: int, last: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "t5") for name in CASES), ("rloo_returns", "gpt2"), ("gdpo", "gpt2"), ("cispo_with_entropy", "gpt2")]
+    ("name", "kind"),
+    [*((name, "t5") for name in CASES), ("rloo_returns", "gpt2"), ("gdpo", "gpt2"), ("cispo_with_entropy", "gpt2")],
 )
 def test_it_starts_soundly_and_every_weight_moves(tmp_path: Path, name: str, kind: str) -> None:
     trainer = make_trainer(tmp_path, kind, epochs=2, prompts_per_step=2, validation=2, **options_of(name))
@@ -182,7 +183,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, name: str, lora:
     assert all(torch.equal(weights(resumed)[n], weight) for n, weight in weights(whole).items())
 
 
-@pytest.mark.parametrize("name", ["grpo_process", "gdpo_returns", "grpo_exact_kl", "heads", "gspo", "cispo_with_entropy"])
+@pytest.mark.parametrize(
+    "name", ["grpo_process", "gdpo_returns", "grpo_exact_kl", "heads", "gspo", "cispo_with_entropy"]
+)
 def test_processes_do_what_one_does(tmp_path: Path, name: str) -> None:
     """Two prompts on three processes: one has none."""
 
