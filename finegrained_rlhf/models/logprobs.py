@@ -87,7 +87,7 @@ class _Entropy(torch.autograd.Function):
 
 
 def _distribution(logits: Tensor, normaliser: Tensor) -> tuple[Tensor, Tensor]:
-    """p and log p [n, V]; log p is finite, since 0 · −inf is 0 here."""
+    """P and log p [n, V]; log p is finite, since 0 · −inf is 0 here."""
     log_p = logits - normaliser.unsqueeze(-1)
     return log_p.exp(), log_p.clamp_(min=torch.finfo(log_p.dtype).min)
 
