@@ -57,8 +57,8 @@ def clipped_policy_loss(
 
     With `dual_clip` c the loss of a token with A_t < 0 is at most −c A_t. With `level=sequence` ρ_t has the value
     exp(mean of log π − log π_old over the response), and token t's gradient is that value times the gradient of
-    log π(a_t): GSPO-token, which is GSPO where a response has one advantage and w_t = 1/|y|. With `kind=cispo` no token is
-    left out of the gradient: the sum is −Σ_t w_t · sg[clamp(ρ_t, 1 − ε, 1 + ε')] · A_t · log π(a_t).
+    log π(a_t): GSPO-token, which is GSPO where a response has one advantage and w_t = 1/|y|. With `kind=cispo` the clip
+    ends no token's gradient: the sum is −Σ_t w_t · sg[clamp(ρ_t, 1 − ε, 1 + ε')] · A_t · log π(a_t).
     Source: Schulman et al. (2017), eq. 7; thesis algorithm 1. An upper ε' of its own ("clip-higher"): Yu et al. (2025,
     DAPO), section 3.1. Dual clip: Ye et al. (2020), eq. 5. GSPO and GSPO-token: Zheng et al. (2025), arXiv 2507.18071,
     eq. 5, 7, 13 and 14. CISPO: MiniMax (2025), arXiv 2506.13585, eq. 4 and 5.
