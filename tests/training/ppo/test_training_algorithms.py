@@ -286,3 +286,8 @@ def test_the_names_of_components_may_come_in_any_order(tmp_path: Path) -> None:
     first, second = steps(one, 1, 2), steps(other, 1, 2)
     for a, b in zip(first, second, strict=True):
         assert a == pytest.approx({key: b[key] for key in a}, abs=1e-5)
+
+
+def test_cispo_has_no_dual_clip() -> None:
+    with pytest.raises(ConfigError, match="ppo.dual_clip bounds the loss of ppo.loss=clip"):
+        PPOConfig(loss="cispo", dual_clip=3.0)
