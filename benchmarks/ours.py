@@ -107,6 +107,7 @@ class Ours:
         run: Path,
         adam: OptimizerConfig = ADAM,
         processes: ProcessConfig | None = None,
+        mini_batches: int = 1,
     ) -> None:
         profile = workload.profile
         self.policy = open_policy(workload, lengths)
@@ -126,6 +127,7 @@ class Ours:
             parts,
             PPOConfig(
                 epochs=profile.epochs,
+                mini_batches=mini_batches,
                 micro_batch_prompts=profile.micro_batch_prompts,
                 micro_batch_tokens=profile.micro_batch_tokens,
                 kl=KLConfig(limit=None),

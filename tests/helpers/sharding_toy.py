@@ -21,11 +21,20 @@ from finegrained_rlhf.models.weights.frozen import store_frozen
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sharding.shards import is_shard
+from finegrained_rlhf.training.ppo.config import EntropyConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 CASES: dict[str, dict[str, Any]] = {
     "t5": {"kind": "t5", "samples": 2},
     "t5_of_many_micro_batches": {"kind": "t5", "prompts_per_step": 5, "micro_batch_prompts": 1, "checkpointing": True},
+    "t5_of_mini_batches": {
+        "kind": "t5",
+        "prompts_per_step": 3,
+        "micro_batch_prompts": 1,
+        "mini_batches": 2,
+        "ratio": "sequence",
+        "entropy": EntropyConfig(0.02, target=9.0),
+    },
     "t5_adapters": {"kind": "t5", "lora": True, "frozen": True, "prompts_per_step": 2},
     "t5_in_pieces": {"kind": "t5", "in_pieces": True, "prompts_per_step": 3, "micro_batch_prompts": 1},
     "t5_shared_trunk": {"kind": "t5", "shared": True, "prompts_per_step": 1},

@@ -453,7 +453,7 @@ def test_algorithms_take_what_their_grid_chose() -> None:
 SCORING = ("rollout.temperature", "rollout.top_k", "rollout.top_p", "ppo.score_sampling_distribution", "ppo.kl.limit")
 
 
-@pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "gdpo", "reinforce"])
+@pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "gdpo", "gspo", "cispo", "reinforce"])
 def test_presets_without_a_value_model_score_what_they_sample_and_do_not_stop_early(name: str) -> None:
     preset = flat(resolved(filled(compose("train_ppo", overrides=[f"algorithm={name}"]))))
     assert [preset[key] for key in SCORING] == [1.0, 0, 1.0, True, None]

@@ -158,7 +158,7 @@ def test_its_options_and_classes_count_and_ours_come_first(
     assert "did you mean height?" in printed("measure_waves", "hight=3", status=2)
     assert "epochs: 7" in printed("train_ppo", "algorithm=tidal", "--cfg", "job")
     assert "epochs: 4" in printed("train_ppo", "algorithm=ppo", "--cfg", "job")
-    assert "grpo, ppo, reinforce, rloo, tidal" in printed("train_ppo", "algorithm=none", status=2)
+    assert "grpo, gspo, ppo, reinforce, rloo, tidal" in printed("train_ppo", "algorithm=none", status=2)
     assert "waves.MeasureWaves" in classes_of_project()
 
 

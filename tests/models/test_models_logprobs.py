@@ -193,3 +193,34 @@ def test_divergence_from_an_anchor(scored: Sample | None, chunk_tokens: int) -> 
     (found,) = torch.autograd.grad((result.kl**2).sum(), hidden)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
     assert token_logprobs(hidden, tokens, mask, head).kl is None
+
+
+@pytest.mark.parametrize("scored", [None, Sample(1, temperature=0.7, top_k=4), Sample(1, temperature=1.3, top_p=0.8)])
+@pytest.mark.parametrize("chunk_tokens", [2, 512])
+def test_the_gradient_of_the_entropy(scored: Sample | None, chunk_tokens: int) -> None:
+    """Against autograd through −Σ p log p, written out over what can be drawn."""
+    generator = torch.Generator().manual_seed(2)
+    hidden = 2 * torch.randn(2, 3, 5, generator=generator)
+    matrix = torch.randn(9, 5, generator=generator)
+    tokens, mask = torch.randint(0, 9, (2, 3), generator=generator), torch.tensor([[1, 1, 1], [1, 0, 0]])
+    wanted = torch.randn(2, 3, generator=generator)
+    states = [hidden.clone().requires_grad_() for _ in range(2)]
+    result = token_logprobs(
+        states[0], tokens, mask, lambda x: x @ matrix.T, scored=scored, entropy_gradient=True, chunk_tokens=chunk_tokens
+    )
+    total = (wanted * (result.entropy + 0.3 * result.logprobs)).sum()
+    expected = torch.zeros(())
+    for row, t in mask.nonzero().tolist():
+        logits = states[1][row, t] @ matrix.T
+        if scored is not None:
+            kept = warp_logits(logits.detach()[None], scored, keep=tokens[row, t][None])[0] > -torch.inf
+            place = int(kept[: int(tokens[row, t])].sum())
+            logits = (logits / scored.temperature)[kept]
+        else:
+            place = int(tokens[row, t])
+        log_p = logits - logits.exp().sum().log()
+        expected = expected + wanted[row, t] * (-(log_p.exp() * log_p).sum() + 0.3 * log_p[place])
+    assert float(total.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
+    ours, theirs = (torch.autograd.grad(x, state)[0] for x, state in zip((total, expected), states, strict=True))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert float(theirs.abs().max()) > 0.1

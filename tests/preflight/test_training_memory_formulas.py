@@ -40,6 +40,7 @@ from finegrained_rlhf.rollout.steppers.causal import CausalStepper
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.ppo.mini_batches import deal
 from reward_models import MakeTinyRewardModels, SequenceScorer
 from reward_models.encoders.inputs import EncodedInput, pad_inputs
 
@@ -264,3 +265,17 @@ def test_what_was_counted_is_freed() -> None:
     assert saved_bytes(layer, run) == 2 * 4 * 8 * 4
     gc.collect()
     assert made[0]() is None
+
+
+@pytest.mark.parametrize(("prompts", "parts", "processes"), [(5, 2, 1), (3, 4, 2), (6, 2, 3), (4, 1, 2), (1, 3, 3)])
+def test_the_prompts_of_a_mini_batch_are_the_most_that_are_dealt(prompts: int, parts: int, processes: int) -> None:
+    """Over all places at which a process's prompts may begin."""
+    plan = replace(PLAN, prompts=prompts, mini_batches=parts, processes=processes, micro_batch_prompts=99)
+    alone = processes == 1
+    most = 0
+    for seed in range(40):
+        for start in range(1 if alone else parts):
+            dealt = deal(prompts if alone else start + prompts + parts, parts, seed, 1, 0)
+            most = max(most, *(len(set(part) & set(range(start, start + prompts))) for part in dealt))
+    assert plan.mini_batch_prompts == plan.update_group == most
+    assert plan.group == prompts

@@ -171,3 +171,82 @@ def test_wrong_shapes_are_refused() -> None:
         clipped_policy_loss(new, old, advantages[:, :1], mask, clip=0.2)
     with pytest.raises(ValueError, match="returns must be floating"):
         clipped_value_loss(new, old, mask, mask, clip=0.2)
+
+
+# The ratio of a response, and CISPO --------------------------------------------------------------------------------
+
+
+def test_the_ratio_of_a_response_by_hand() -> None:
+    """Log ratios (0.3, −0.1): mean 0.1, clipped at 1.05. The better token's gradient ends, the worse one's is −A·ρ."""
+    logprobs = torch.tensor([[-1.7, -2.1]], dtype=torch.float64).requires_grad_()
+    old, advantages = torch.full((1, 2), -2.0, dtype=torch.float64), torch.tensor([[2.0, -3.0]], dtype=torch.float64)
+    mask = torch.ones(1, 2, dtype=torch.long)
+    result = clipped_policy_loss(logprobs, old, advantages, mask, clip=0.05, level="sequence")
+    rho = math.exp(0.1)
+    assert float(result.loss.detach()) == pytest.approx(-2.0 * 1.05 + 3.0 * rho)
+    assert result.used.tolist() == [pytest.approx([rho, rho])]
+    assert result.ratio.tolist() == [pytest.approx([math.exp(0.3), math.exp(-0.1)])]
+    assert (int(result.clipped), int(result.low), int(result.high)) == (1, 0, 1)
+    result.loss.backward()
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [pytest.approx([0.0, 3.0 * rho])]
+
+
+def test_with_one_advantage_a_response_and_its_mean_it_is_gspo() -> None:
+    """s = exp(Σ log ratio / |y|), loss Σ −min(s A, clip(s) A): eq. 5 of GSPO, differentiated as it stands."""
+    new, old, advantages, mask = random_batch()
+    ours, theirs = (new.clone().requires_grad_() for _ in range(2))
+    one = advantages[:, :1] * mask
+    weights = mask / mask.sum(dim=1, keepdim=True)
+    result = clipped_policy_loss(ours, old, one, mask, clip=0.2, clip_upper=0.4, weights=weights, level="sequence")
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(5):
+        n = int(mask[row].sum())
+        s = torch.exp(sum(theirs[row, t] - old[row, t] for t in range(n)) / n)
+        total = total - torch.min(s * one[row, 0], s.clamp(0.8, 1.4) * one[row, 0])
+    assert float(result.loss.detach()) == pytest.approx(float(total.detach()))
+    gradients = [torch.autograd.grad(loss, x)[0] for loss, x in ((result.loss, ours), (total, theirs))]
+    torch.testing.assert_close(*gradients)
+    assert 0 < int(result.low) and 0 < int(result.high) and int(result.clipped) < int(mask.sum())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "weight", "low", "high"),
+    [(1.5, 2.0, 1.3, 0, 1), (1.5, -2.0, 1.3, 0, 1), (0.5, 2.0, 0.8, 1, 0), (1.1, -2.0, 1.1, 0, 0)],
+)
+def test_cispo_bounds_a_weight_and_keeps_the_gradient(
+    ratio: float, advantage: float, weight: float, low: int, high: int
+) -> None:
+    logprobs = cell(math.log(ratio) - 3.0).requires_grad_()
+    result = clipped_policy_loss(logprobs, cell(-3.0), cell(advantage), ONE, clip=0.2, clip_upper=0.3, kind="cispo")
+    assert float(result.loss.detach()) == pytest.approx(-weight * advantage * (math.log(ratio) - 3.0))
+    assert (int(result.clipped), int(result.low), int(result.high)) == (low + high, low, high)
+    result.loss.backward()
+    assert float(logprobs.grad) == pytest.approx(-weight * advantage)
+
+
+def test_cispo_against_a_scalar_loop_and_without_clip_the_plain_gradient() -> None:
+    new, old, advantages, mask = random_batch(3)
+    logprobs, plain = (new.clone().requires_grad_() for _ in range(2))
+    result = clipped_policy_loss(logprobs, old, advantages, mask, clip=1.0, clip_upper=0.5, kind="cispo")
+    expected = torch.zeros(5, 6, dtype=torch.float64)
+    for row in range(5):
+        for t in range(int(mask[row].sum())):
+            expected[row, t] = -min(math.exp(new[row, t] - old[row, t]), 1.5) * advantages[row, t]
+    (gradient,) = torch.autograd.grad(result.loss, logprobs)
+    torch.testing.assert_close(gradient, expected)
+    assert int(result.low) == 0 < int(result.high)
+    wide = {"clip": 1.0, "clip_upper": 1e9}
+    losses = [clipped_policy_loss(plain, old, advantages, mask, **wide, kind=k).loss for k in ("clip", "cispo")]
+    torch.testing.assert_close(*(torch.autograd.grad(loss, plain)[0] for loss in losses))
+
+
+@pytest.mark.parametrize("options", [{"level": "sequence"}, {"kind": "cispo"}, {"level": "sequence", "kind": "cispo"}])
+def test_padding_is_in_neither(options: dict[str, str]) -> None:
+    new, old, advantages, mask = random_batch(1)
+    spoilt = [torch.where(mask.bool(), x, torch.inf) for x in (new, old, advantages)]
+    clean, dirty = (
+        clipped_policy_loss(*given, mask, clip=0.2, **options)  # type: ignore[arg-type]
+        for given in ((new, old, advantages), spoilt)
+    )
+    assert float(clean.loss) == float(dirty.loss) and torch.equal(clean.used, dirty.used)
+    assert (dirty.used[~mask.bool()] == 1).all()

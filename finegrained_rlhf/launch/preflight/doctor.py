@@ -189,6 +189,7 @@ def _parts(config: Mapping[str, Any], missing: list[str]) -> tuple[dict[str, Any
 def first_step(config: Mapping[str, Any], prompts: int | None, output: Path) -> dict[str, Any]:
     """The configuration of a run of one step on a few prompts, at the full learning rate, that no tracker hears of."""
     count = int(config["rollout"]["prompts_per_step"])
+    few = min(count, prompts or count)
     return {
         **config,
         "output_dir": str(output),
@@ -196,7 +197,8 @@ def first_step(config: Mapping[str, Any], prompts: int | None, output: Path) -> 
         "resume": "never",
         "dry_run": False,
         "validation_prompts": min(config["validation_prompts"] or _VALIDATED, _VALIDATED),
-        "rollout": {**config["rollout"], "prompts_per_step": min(count, prompts or count)},
+        "rollout": {**config["rollout"], "prompts_per_step": few},
+        "ppo": {**config["ppo"], "mini_batches": min(int(config["ppo"].get("mini_batches", 1)), few)},
         "optimizer": {**config["optimizer"], "warmup_steps": 0, "warmup_ratio": 0.0},
         "tracking": {**config["tracking"], "kind": "jsonl"},
     }

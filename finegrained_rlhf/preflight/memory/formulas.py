@@ -270,7 +270,7 @@ def kept_bytes(plan: Plan, shape: ModelShape, one: Activations, checkpointing: b
     encoder, decoder = one.encoder_layer, one.decoder_layer
     if checkpointing:
         encoder, decoder = one.encoder_input, one.decoder_input
-    return plan.group * (one.outside + shape.encoder_layers * encoder + shape.decoder_layers * decoder)
+    return plan.update_group * (one.outside + shape.encoder_layers * encoder + shape.decoder_layers * decoder)
 
 
 def update_bytes(plan: Plan) -> int:
@@ -296,15 +296,15 @@ def update_bytes(plan: Plan) -> int:
         value = kept_bytes(plan, plan.value, plan.value_activations, False) + cast_bytes(plan, plan.value, head=False)
         value_gradients = sharding.model_gradient_bytes(plan, plan.value)
     gradients, moving = gradient_bytes(plan), sharding.moving_bytes(plan)
-    before = gradients if plan.group < plan.prompts else 0
+    before = gradients if plan.update_group < plan.mini_batch_prompts else 0
     summing = moving
     if plan.processes > 1 and not plan.splits("gradients"):
         summing = min(4 * BUCKET_ELEMENTS, gradients)
-    again = head_bytes(plan, plan.group, backward=True)
+    again = head_bytes(plan, plan.update_group, backward=True)
     if plan.checkpointing:
         one = plan.policy_activations
-        again = max(again, plan.group * max(one.encoder_layer, one.decoder_layer))
-    tokens = plan.group * plan.samples * plan.response_tokens
+        again = max(again, plan.update_group * max(one.encoder_layer, one.decoder_layer))
+    tokens = plan.update_group * plan.samples * plan.response_tokens
     logits = 4 * tokens * plan.policy.vocabulary if tokens <= CHUNK_TOKENS else 0
     backward = (before or value_gradients) + moving + policy + again
     return (

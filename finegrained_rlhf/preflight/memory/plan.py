@@ -164,6 +164,7 @@ class Plan:
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
         sharding: what the processes split (`processes.sharding`).
         validation_samples: responses to a prompt of a validation.
+        mini_batches: optimizer steps in an epoch.
     """
 
     policy: ModelShape
@@ -191,6 +192,7 @@ class Plan:
     stored_in_bf16: int = 0
     validation_samples: int = 1
     sharding: str = "none"
+    mini_batches: int = 1
 
     def splits(self, what: str) -> bool:
         """Whether the processes split "gradients" with moments, or all that "full" does; one alone splits nothing."""
@@ -208,8 +210,27 @@ class Plan:
 
     @property
     def group(self) -> int:
-        """Prompts of the largest micro-batch, all as long as the longest."""
-        most = min(self.micro_batch_prompts, self.prompts)
+        """Prompts of the largest micro-batch that is scored, all as long as the longest."""
+        return self._together(self.prompts)
+
+    @property
+    def mini_batch_prompts(self) -> int:
+        """Prompts of one optimizer step on this process, at most.
+
+        One goes with each `mini_batches` neighbours of the whole step; those of several processes need not begin here.
+        """
+        parts = self.mini_batches
+        if self.processes == 1:
+            return -(-self.prompts // parts)
+        return min(self.prompts, (self.prompts + 2 * parts - 2) // parts)
+
+    @property
+    def update_group(self) -> int:
+        """Prompts of the largest micro-batch of the update."""
+        return self._together(self.mini_batch_prompts)
+
+    def _together(self, prompts: int) -> int:
+        most = min(self.micro_batch_prompts, prompts)
         if self.micro_batch_tokens is None:
             return most
         each = self.policy.columns(self.samples, self.prompt_tokens, self.response_tokens)

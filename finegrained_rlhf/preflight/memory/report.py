@@ -39,7 +39,7 @@ class Phase:
 def phases(plan: Plan) -> list[Phase]:
     """The phases of a training step and the validation's rollout, in order."""
     lengths = f"{plan.prompt_tokens} + {plan.response_tokens} tokens"
-    group = f"{plan.group} × {plan.samples} responses, {lengths}"
+    scored, updated = (f"{n} × {plan.samples} responses, {lengths}" for n in (plan.group, plan.update_group))
     steps = [
         Phase(
             "rollout",
@@ -47,8 +47,8 @@ def phases(plan: Plan) -> list[Phase]:
             memory.rollout_bytes(plan, plan.decoded, plan.samples),
         ),
         Phase("rewards", _largest_input(plan), memory.reward_bytes(plan)),
-        Phase("scoring", group, memory.scoring_bytes(plan)),
-        Phase("update", group, memory.update_bytes(plan)),
+        Phase("scoring", scored, memory.scoring_bytes(plan)),
+        Phase("update", updated, memory.update_bytes(plan)),
     ]
     if plan.validation_prompts:
         drawn = plan.validation_samples

@@ -22,7 +22,7 @@ from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
 from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator, check_values
-from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.config import EntropyConfig, KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.metrics import KeptSamples
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
@@ -47,6 +47,22 @@ CASES: dict[str, tuple[AdvantageEstimator, dict[str, Any]]] = {
         GroupAdvantages("group_mean", "std"),
         {"kl": KLConfig(place="loss", estimator="exact", beta=0.1)},
     ),
+    "gspo": (
+        GroupAdvantages("group_mean", "std", "returns"),
+        {"kl": LOSS_KL, "mini_batches": 2, "ratio": "sequence", "clip": 1e-3, "loss_average": "sequence"},
+    ),
+    "cispo_with_entropy": (
+        GroupAdvantages("group_mean", "std"),
+        {
+            "kl": KLConfig(place="loss", estimator="exact", beta=0.1),
+            "mini_batches": 2,
+            "loss": "cispo",
+            "clip": 1.0,
+            "clip_upper": 0.1,
+            "entropy": EntropyConfig(0.02, target=9.0, step=0.01),
+        },
+    ),
+    "ppo_mini_batches": (GAE(), {"mini_batches": 2, "entropy": EntropyConfig(0.01)}),
     "ppo_loss_kl": (GAE(), {"kl": KLConfig(place="loss", estimator="k2", beta=0.1)}),
 }
 
@@ -66,7 +82,8 @@ def steps(trainer: PPOTrainer, first: int, last: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "t5") for name in CASES), ("rloo_returns", "gpt2"), ("gdpo", "gpt2"), ("heads", "gpt2")]
+    ("name", "kind"),
+    [*((name, "t5") for name in CASES), ("rloo_returns", "gpt2"), ("gdpo", "gpt2"), ("cispo_with_entropy", "gpt2")],
 )
 def test_it_starts_soundly_and_every_weight_moves(tmp_path: Path, name: str, kind: str) -> None:
     trainer = make_trainer(tmp_path, kind, epochs=2, prompts_per_step=2, validation=2, **options_of(name))
@@ -141,6 +158,7 @@ def test_dense_credit_reaches_the_rewarded_token_alone(tmp_path: Path) -> None:
         ("rloo_returns", True),
         ("gdpo", False),
         ("grpo_exact_kl", True),
+        ("cispo_with_entropy", True),
         pytest.param("heads", False, marks=pytest.mark.slow),
     ],
 )
@@ -165,7 +183,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, name: str, lora:
     assert all(torch.equal(weights(resumed)[n], weight) for n, weight in weights(whole).items())
 
 
-@pytest.mark.parametrize("name", ["grpo_process", "gdpo_returns", "grpo_exact_kl", "heads"])
+@pytest.mark.parametrize(
+    "name", ["grpo_process", "gdpo_returns", "grpo_exact_kl", "heads", "gspo", "cispo_with_entropy"]
+)
 def test_processes_do_what_one_does(tmp_path: Path, name: str) -> None:
     """Two prompts on three processes: one has none."""
 
@@ -186,7 +206,7 @@ def test_processes_do_what_one_does(tmp_path: Path, name: str) -> None:
     assert_alike(one, run_together(3, work))
 
 
-@pytest.mark.parametrize("name", ["gdpo_returns", "dr_grpo", "ppo_exact_kl", "heads"])
+@pytest.mark.parametrize("name", ["gdpo_returns", "dr_grpo", "ppo_exact_kl", "heads", "ppo_mini_batches"])
 def test_micro_batches_do_not_change_the_step(tmp_path: Path, name: str) -> None:
     found = []
     for size in (1, 3):
@@ -266,3 +286,8 @@ def test_the_names_of_components_may_come_in_any_order(tmp_path: Path) -> None:
     first, second = steps(one, 1, 2), steps(other, 1, 2)
     for a, b in zip(first, second, strict=True):
         assert a == pytest.approx({key: b[key] for key in a}, abs=1e-5)
+
+
+def test_cispo_has_no_dual_clip() -> None:
+    with pytest.raises(ConfigError, match="ppo.dual_clip bounds the loss of ppo.loss=clip"):
+        PPOConfig(loss="cispo", dual_clip=3.0)

@@ -15,7 +15,7 @@ from sharding_toy import CASES
 TOY = str(Path(__file__).parents[2] / "helpers/sharding_toy.py")
 
 SLOW = pytest.mark.slow
-QUICK = ["t5_of_many_micro_batches", "t5_adapters", "llama"]
+QUICK = ["t5_of_many_micro_batches", "t5_of_mini_batches", "t5_adapters", "llama"]
 
 
 def one_of(cases: list[str], name: str) -> list[str]:
@@ -97,7 +97,7 @@ def test_the_matrices_of_layers_are_in_shards_and_the_rest_has_one_owner(cases: 
 
 
 def test_three_processes_some_without_work_end_as_one(cases: list[str], alone: Path, tmp_path: Path) -> None:
-    chosen = one_of(cases, "t5_adapters")
+    chosen = one_of(cases, "t5_of_mini_batches")
     run(tmp_path, 3, "full", chosen)
     for case in chosen:
         assert_alike(alone, tmp_path, case)

@@ -25,9 +25,11 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rollout import GenerateEngine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.mini_batches import deal
 from finegrained_rlhf.training.ppo.update import PPOUpdate, token_statistics
 
 _READS = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "repeat_interleave", "unique", "is_nonzero"}
@@ -85,10 +87,10 @@ def update_gradient(
 
 
 def reference_gradient(
-    kind: str, shared: bool, data: Experience, average: str
+    kind: str, shared: bool, data: Experience, average: str, pair: tuple[Policy, ValueModel] | None = None
 ) -> tuple[dict[str, Tensor], float, float]:
     """Row by row through transformers' whole model, with the losses of the papers written out per token."""
-    owner, value = models(kind, shared)
+    owner, value = pair or models(kind, shared)
     both = nn.ModuleDict({"policy": owner.model, "value": value})
     rollout, plain = data.rollout, owner.model
     rows, tokens = rollout.response_ids.shape[0], int(rollout.response_mask.sum())
@@ -224,6 +226,58 @@ def test_micro_batches_do_not_change_the_gradient(average: str) -> None:
         assert_same(part[0], whole[0], 1e-6)
         assert part[1] == pytest.approx(whole[1], abs=1e-5)
         assert part[2] == pytest.approx(whole[2], abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "average"), [("t5", "token"), ("gpt2", "sequence")])
+def test_a_step_of_four_mini_batches_is_eight_written_out(kind: str, average: str) -> None:
+    """Two epochs over five prompts; gradients by plain forward passes, AdamW by a loop over numbers."""
+    data, settings = experience(kind), OptimizerConfig(lr=1e-2, weight_decay=0.1, eps=1e-3, schedule="constant")
+    owner, value = models(kind, False)
+    both = nn.ModuleDict({"policy": owner.model, "value": value})
+    config = PPOConfig(**{**SETTINGS, "epochs": 2, "mini_batches": 4, "loss_average": average})
+    optimizer = settings.build(both.named_parameters(), 10)
+    metrics = StepMetrics()
+    update = PPOUpdate(owner, value, optimizer, Processes(), config, seed=3)
+    update.run(2, data, micro_batches(data.rollout, 2), metrics)
+
+    plain_owner, plain_value = models(kind, False)
+    plain = nn.ModuleDict({"policy": plain_owner.model, "value": plain_value})
+    first, second = ({name: torch.zeros_like(p) for name, p in plain.named_parameters()} for _ in range(2))
+    norms, number = [], 0
+    for epoch in range(2):
+        for places in deal(5, 4, 3, 2, epoch):
+            others = [row for row, owner_of in enumerate(data.rollout.prompt_index.tolist()) if owner_of not in places]
+            plain.zero_grad()
+            part = without_rows(data, others)
+            gradients, *_ = reference_gradient(kind, False, part, average, (plain_owner, plain_value))
+            number += 1
+            norms.append(math.sqrt(sum(float((g**2).sum()) for g in gradients.values())))
+            with torch.no_grad():
+                for name, p in plain.named_parameters():
+                    g = gradients.get(name, torch.zeros_like(p))
+                    first[name] = 0.9 * first[name] + 0.1 * g
+                    second[name] = 0.999 * second[name] + 0.001 * g * g
+                    decay = 0.1 * p if p.dim() > 1 else 0.0
+                    root = (second[name] / (1 - 0.999**number)).sqrt() + 1e-3
+                    p.sub_(1e-2 * (decay + first[name] / (1 - 0.9**number) / root))
+    assert number == 8
+    for (name, ours), theirs in zip(both.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0, msg=lambda m: f"{name}: {m}")  # noqa: B023
+    assert metrics.reduce(Processes())["gradient_norm"] == pytest.approx(sum(norms) / 8, rel=1e-4)
+
+
+@pytest.mark.parametrize(("prompts_", "parts"), [(4, 4), (5, 4), (16, 3), (7, 1)])
+def test_mini_batches_are_dealt_alike_to_neighbours(prompts_: int, parts: int) -> None:
+    dealt = [deal(prompts_, parts, 0, 1, epoch) for epoch in range(6)]
+    for members in dealt:
+        assert sorted(place for part in members for place in part) == list(range(prompts_))
+        for first in range(0, prompts_, parts):  # of so many neighbours no two are together
+            near = range(first, first + parts)
+            assert all(len(set(part) & set(near)) <= 1 for part in members)
+    assert parts == 1 or any(members != dealt[0] for members in dealt)
+    assert deal(prompts_, parts, 0, 1, 0) == dealt[0]
+    with pytest.raises(ValueError, match="2 prompts make no 3 mini-batches"):
+        deal(2, 3, 0, 1, 0)
 
 
 def test_averages_by_hand() -> None:
