@@ -33,6 +33,7 @@ from finegrained_rlhf.runtime.directory.samples import IMPORTANCE, SampleRecord,
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
 from finegrained_rlhf.training.importance import ImportanceMetrics
+from finegrained_rlhf.training.ppo.spread import describe_groups
 
 logger = logging.getLogger(__name__)
 
@@ -279,6 +280,8 @@ def step_metrics(
         metrics.add("return", experience.returns.sum(), learnt)
         metrics.add("value", experience.values.sum(), learnt)
     describe_responses(rollout, experience.trace, policy, metrics)
+    metrics.add("truncated", episodes - rollout.ended(policy.eos_ids).sum(), episodes)
+    describe_groups(experience, metrics)
     largest = _importance(experience, metrics, processes)
     describe_suppression(experience, metrics)
     means = metrics.reduce(processes)

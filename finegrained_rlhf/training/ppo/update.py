@@ -156,7 +156,7 @@ class PPOUpdate:
         for name in (*_METRICS, *(("loss/kl",) if self._kl_loss else ())):
             if name not in left_out:
                 metrics.add(name, 0.0, 0.0)
-        counts = self._counts(experience.mask)
+        counts = self._counts(experience.counted)
         self._kl_scale = 1.0
         if self._kl_loss:  # over all responses, also those that no reward is known of
             every = self._counts(experience.rollout.response_mask)
