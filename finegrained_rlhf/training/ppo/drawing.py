@@ -106,8 +106,8 @@ class StepDraws:
             "logprobs": torch.nn.utils.rnn.pad_sequence([logprobs for _, logprobs, _ in every], batch_first=True),
             "lengths": torch.tensor([length for _, _, length in every]),
         }
-        named = {"step": str(step), "draws": json.dumps([prompt.draw for prompt in self.prompts(step)])}
-        return lambda directory: save_file(tensors, directory / _AHEAD, metadata=named)
+        named = json.dumps({"step": step, "draws": [prompt.draw for prompt in self.prompts(step)]})
+        return lambda directory: save_file(tensors, directory / _AHEAD, metadata={"rollout": named})
 
     def load_state(self, checkpoint: Path) -> None:
         """Take back this process's share of what `state_to_save` kept, however many processes there were."""
@@ -115,17 +115,17 @@ class StepDraws:
         if not self._config.ahead or not (checkpoint / _AHEAD).is_file():
             return
         with safe_open(checkpoint / _AHEAD, framework="pt") as file:
-            named, kept = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        step, decoding = int(named["step"]), self._config.decoding()
+            named = json.loads(file.metadata()["rollout"])
+            kept = {name: file.get_tensor(name) for name in ("response_ids", "logprobs", "lengths")}
+        step, decoding = named["step"], self._config.decoding()
         prompts = self.prompts(step)
-        if json.loads(named["draws"]) != [prompt.draw for prompt in prompts] or len(kept["lengths"]) != (
-            len(prompts) * decoding.samples
-        ):
+        rows = len(prompts) * decoding.samples
+        if named["draws"] != [prompt.draw for prompt in prompts] or len(kept["lengths"]) != rows:
             logger.warning("%s holds responses to other prompts than step %d has; it draws anew", checkpoint, step)
             return
         share = self._processes.share(len(prompts))
-        rows = slice(share.start * decoding.samples, share.stop * decoding.samples)
-        self._ahead = step, self._read([prompts[i] for i in share], {k: v[rows] for k, v in kept.items()}, decoding)
+        own = slice(share.start * decoding.samples, share.stop * decoding.samples)
+        self._ahead = step, self._read([prompts[i] for i in share], {k: v[own] for k, v in kept.items()}, decoding)
 
     def _read(self, prompts: Sequence[Prompt], kept: Mapping[str, Tensor], decoding: Decoding) -> Rollout:
         device = self._policy.device

@@ -173,6 +173,7 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
     numbers = {name: _rounded(tensor) for name, tensor in tensors.items() if tensor is not None}
     shares = {name: _rounded(tensor) for name, tensor in experience.shares.items()}
     indices, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()
+    masked = [False] * len(lengths) if experience.masked is None else experience.masked.tolist()
     return [
         SampleRecord(
             id=prompt.id,
@@ -187,6 +188,7 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
             unscored=[
                 name for name, component in experience.trace.components.items() if row in component.scores.unscored
             ],
+            masked=masked[row],
             tokens=SampleTokens(
                 list(rollout.token_ends[row]),
                 {name: table[row][: lengths[row]] for name, table in numbers.items()},

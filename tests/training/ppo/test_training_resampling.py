@@ -222,7 +222,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
         stopped.train_step(step)
     resumed.load_state(save_checkpoint(stopped, tmp_path / "checkpoint"))
     again = resumed.train_step(3)
-    assert {k: v for k, v in again.items() if "time/" not in k} == {k: v for k, v in expected.items() if "time/" not in k}
+    assert {k: v for k, v in again.items() if "time/" not in k} == {
+        k: v for k, v in expected.items() if "time/" not in k
+    }
     assert all(torch.equal(weights(resumed)[name], weight) for name, weight in weights(whole).items())
 
 
