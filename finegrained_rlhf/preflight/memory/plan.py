@@ -164,6 +164,7 @@ class Plan:
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
         sharding: what the processes split (`processes.sharding`).
         validation_samples: responses to a prompt of a validation.
+        ahead: rollouts that are kept beside the one that is trained on (`rollout.ahead`).
     """
 
     policy: ModelShape
@@ -190,6 +191,7 @@ class Plan:
     exact_kl: bool = False
     stored_in_bf16: int = 0
     validation_samples: int = 1
+    ahead: int = 0
     sharding: str = "none"
 
     def splits(self, what: str) -> bool:

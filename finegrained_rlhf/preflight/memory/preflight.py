@@ -118,6 +118,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         prompts_per_batch=at_once or prompts,
         validation_prompts=min(validation, at_once or validation),
         validation_samples=drawn,
+        ahead=sampling.ahead,
         micro_batch_prompts=job.ppo.micro_batch_prompts,
         micro_batch_tokens=job.ppo.micro_batch_tokens,
         checkpointing=job.policy.gradient_checkpointing,

@@ -192,10 +192,11 @@ def test_processes_draw_and_learn_as_one(tmp_path: Path, kind: str) -> None:
     assert sum(step["resample/further"] for step in alone[0]) > 0 and max(x["truncated"] for x in alone[0]) > 0
     for count in (2, 4) if kind == "t5" else (2,):
         owners = [policy(kind) for _ in range(count)]
-        together = run_together(
-            count, lambda processes: trained(tmp_path / str(count), processes, kind=kind, owner=owners.pop())
-        )
-        assert_alike(alone, together)
+
+        def work(processes: Processes, owners: list[Any] = owners) -> tuple[list[dict[str, float]], Any]:
+            return trained(tmp_path / str(processes.count), processes, kind=kind, owner=owners.pop())
+
+        assert_alike(alone, run_together(count, work))
 
 
 def test_dense_credit_and_whole_responses_are_drawn_on_alike(tmp_path: Path) -> None:
