@@ -111,7 +111,7 @@ def make_trainer(
     in_pieces: bool = False,
     **ppo: Any,
 ) -> PPOTrainer:
-    """A trainer whose every part is small; `ppo` are fields of PPOConfig, `drawn` more of RolloutConfig, `reward` more of
+    """A trainer whose every part is small; `ppo` are fields of PPOConfig, `drawn` more of RolloutConfig, `reward` of
     RewardConfig. With `in_pieces` every prompt is encoded in two parts.
     """
     owner = policy(kind) if owner is None else owner
