@@ -25,7 +25,7 @@ _MAIN = (
     ("resample/further", "Prompts drawn in place of others", "a step"),
     ("importance/effective", "Effective sample of the importance weights", "share of tokens"),
 )
-_SHARES = ("eos_rate", "repetition", "alignment", "groups/same_reward", "groups/no_advantage")
+_SHARES = ("eos_rate", "repetition", "alignment", "groups/same_reward", "groups/no_advantage", "importance/effective")
 _NOT_CURVES = ("step", "episodes", "episodes_per_step", "processes", "examples", "score")
 
 
