@@ -1,4 +1,4 @@
-"""Dynamic sampling: which prompts come in place of which, what takes their responses in, and steps that teach nothing."""
+"""Dynamic sampling: which prompts come in place of which, what takes responses in, and steps that teach nothing."""
 
 from __future__ import annotations
 
