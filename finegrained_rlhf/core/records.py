@@ -301,6 +301,9 @@ class Experience:
         learnt: bool [R], the responses that are learnt from; None: all. One whose reward is not known, or that has no
             other to be compared with, has no part in advantages, their statistics, losses and what these are divided
             by. A KL penalty that is part of the loss needs no reward and is over all responses.
+        masked: bool [R], cut responses that are paid the baseline (`rollout.truncated=masked`); None: none is. They are
+            not learnt from, their advantages are 0, but what the losses are divided by counts them, and so do baselines
+            and the statistics of advantages.
     """
 
     rollout: Rollout
@@ -316,11 +319,19 @@ class Experience:
     kl: Tensor | None = None
     reference_states: Tensor | None = None
     learnt: Tensor | None = None
+    masked: Tensor | None = None
 
     @property
     def mask(self) -> Tensor:
         """int64 [R, T]: 1 at the real tokens of responses that are learnt from."""
         return learnt_tokens(self.rollout.response_mask, self.learnt)
+
+    @property
+    def counted(self) -> Tensor:
+        """int64 [R, T]: what the losses are divided by: `mask`, and the tokens of masked responses."""
+        if self.learnt is None or self.masked is None:
+            return self.mask
+        return learnt_tokens(self.rollout.response_mask, self.learnt | self.masked)
 
 
 def learnt_tokens(mask: Tensor, learnt: Tensor | None) -> Tensor:

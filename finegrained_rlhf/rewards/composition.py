@@ -101,9 +101,11 @@ class Normaliser:
         self.running = RunningMoments()
         self.fixed: RunningMoments | None = None
 
-    def train(self, rows: Sequence[tuple[float, ...]]) -> Sequence[tuple[float, ...]]:
-        """(v − μ) / σ by the running moments, which take the values in first."""
-        self.running.update(_flat(rows), self._reduce)
+    def train(
+        self, rows: Sequence[tuple[float, ...]], drawn: Sequence[tuple[float, ...]]
+    ) -> Sequence[tuple[float, ...]]:
+        """(v − μ) / σ of `rows` by the running moments, which take in all that was `drawn` first."""
+        self.running.update(_flat(drawn), self._reduce)
         return _standardised(rows, self.running)
 
     def fix(self, rows: Sequence[tuple[float, ...]]) -> None:
@@ -239,6 +241,7 @@ class RewardComposer:
         *,
         train: bool = True,
         step: int = 1,
+        drawn: Mapping[str, SegmentScores] | None = None,
     ) -> RewardTrace:
         """Normalise, aggregate, place on tokens, weigh, add up.
 
@@ -251,6 +254,8 @@ class RewardComposer:
             train: True standardises `running` components by the running moments, which take the values in first; False
                 by the fixed moments of the first validation (`fix_moments`).
             step: the training step, from 1.
+            drawn: scores of all responses that the step drew, where these are a part of them; what moments and dual
+                variables take in.
 
         Returns:
             The trace, penalties for form after the components; `total` is exactly the sum of the `weighted` tensors in
@@ -261,7 +266,8 @@ class RewardComposer:
         """
         scores = {**scores, **self.config.penalties.count_in(rollout, self._eos_ids)}
         weights = self.weights.at(step) if train else self.config.all_weights
-        used = self.used_values(scores, train=train)
+        drawn = scores if drawn is None else drawn
+        used = self.used_values(scores, train=train, drawn=drawn)
         components = {
             name: component_trace(
                 result,
@@ -273,7 +279,7 @@ class RewardComposer:
             )
             for name, result in scores.items()
         }
-        metrics = self.weights.update(scores) if train else {}
+        metrics = self.weights.update(drawn) if train else {}
         return RewardTrace(components, total_reward(components, rollout), metrics)
 
     def gate(self, name: str, raw: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
@@ -286,13 +292,18 @@ class RewardComposer:
         return self.config.settings.get(name, ComponentConfig())
 
     def used_values(
-        self, scores: Mapping[str, SegmentScores], *, train: bool = False
+        self,
+        scores: Mapping[str, SegmentScores],
+        *,
+        train: bool = False,
+        drawn: Mapping[str, SegmentScores] | None = None,
     ) -> dict[str, Sequence[tuple[float, ...]]]:
         """What the weights multiply: the values of each segment after normalisation and aggregation, by component.
 
         Args:
             scores: by component name.
             train: as in `compose`.
+            drawn: as in `compose`.
 
         Raises:
             ConfigError: a budget is set for a component that gives one value a response, of which only the sign would
@@ -301,7 +312,7 @@ class RewardComposer:
         used = {}
         for name, result in scores.items():
             setting = self.settings(name)
-            values = self._normalise(name, result, train)
+            values = self._normalise(name, result, train, (drawn or scores).get(name, result))
             used[name] = aggregated(name, result, values, setting.aggregation, setting.budget)
         return used
 
@@ -339,11 +350,13 @@ class RewardComposer:
         for name, normaliser in self._normalisers.items():
             normaliser.fix([row for batch in scores.get(name, ()) for row in batch.values])
 
-    def _normalise(self, name: str, scores: SegmentScores, train: bool) -> Sequence[tuple[float, ...]]:
+    def _normalise(
+        self, name: str, scores: SegmentScores, train: bool, drawn: SegmentScores
+    ) -> Sequence[tuple[float, ...]]:
         normaliser = self._normalisers.get(name)
         if normaliser is None:
             return scores.values
-        return normaliser.train(scores.values) if train else normaliser.validate(scores.values)
+        return normaliser.train(scores.values, drawn.values) if train else normaliser.validate(scores.values)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: the moments of normalised components and the dual variables of constraints."""

@@ -100,6 +100,35 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
     )
 
 
+def take_prompts(rollout: Rollout, chosen: Sequence[int]) -> Rollout:
+    """The responses to some prompts of a rollout, as a rollout of its own, cut to its longest response.
+
+    Args:
+        rollout: P prompts, as an engine gave it.
+        chosen: numbers of prompts, in the order wanted; none twice.
+    """
+    owners = rollout.prompt_index.tolist()
+    numbers = [row for prompt in chosen for row, owner in enumerate(owners) if owner == prompt]
+    rows = torch.tensor(numbers, dtype=torch.long, device=rollout.response_ids.device)
+    prompts = torch.tensor(list(chosen), dtype=torch.long, device=rows.device)
+    places = {prompt: place for place, prompt in enumerate(chosen)}
+    width = max([1, *rollout.lengths()[rows].tolist()])
+    return Rollout(
+        prompts=[rollout.prompts[prompt] for prompt in chosen],
+        prompt_ids=rollout.prompt_ids[prompts],
+        prompt_mask=rollout.prompt_mask[prompts],
+        prompt_index=torch.tensor([places[owners[row]] for row in numbers], dtype=torch.long, device=rows.device),
+        sample_index=rollout.sample_index[rows],
+        decoding_index=rollout.decoding_index[rows],
+        decodings=rollout.decodings,
+        response_ids=rollout.response_ids[rows, :width],
+        response_mask=rollout.response_mask[rows, :width],
+        logprobs=rollout.logprobs[rows, :width],
+        texts=[rollout.texts[row] for row in numbers],
+        token_ends=[rollout.token_ends[row] for row in numbers],
+    )
+
+
 def empty_rollout(decodings: Sequence[Decoding], device: torch.device) -> Rollout:
     """The rollout of a process that has no prompt in a step."""
     none = torch.zeros((0, 1), dtype=torch.long, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,11 +13,14 @@ from finegrained_rlhf.core.records import ImportanceWeights, Rollout, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode, importance_weights
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
     from finegrained_rlhf.runtime.processes import Processes
 
 LogprobSource = Literal["auto", "decode", "update"]
 EngineKind = Literal["auto", "generate", "continuous"]
+Truncated = Literal["kept", "masked", "charged"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,13 @@ class RolloutConfig(Settings):
             log-probabilities μ are not the update's π; None weighs nothing.
         importance_mode: of those weights: each token's ratio or the whole response's (`sequence_…`), and beyond the cap
             C (`…_truncate`) or 0 (`…_mask`).
+        truncated: what becomes of a response without an end of sequence, cut off at `max_new_tokens`: `kept` as any
+            other; `masked`: paid the baseline, so that nothing is learnt from it while the others are still compared
+            with it; `charged`: pays `reward.end_penalty`, which has to be set.
+        resample: at most so many further rounds of draws in a step, each of another prompt, one that the step has not
+            drawn, for every prompt whose responses have no advantage; group algorithms only.
+        ahead: 1 draws the responses of a step before the update of the step before it, by weights that are one update
+            old; needs `importance_cap`, whose weights correct it.
     """
 
     prompts_per_step: Annotated[int, at_least(1)]
@@ -53,8 +64,16 @@ class RolloutConfig(Settings):
     engine: EngineKind = "auto"
     importance_cap: Annotated[float | None, at_least(1)] = None
     importance_mode: ImportanceMode = "token_truncate"
+    truncated: Truncated = "kept"
+    resample: Annotated[int, at_least(0)] = 0
+    ahead: Annotated[int, at_least(0), at_most(1)] = 0
 
     def __post_init__(self) -> None:
+        if self.ahead and self.importance_cap is None:
+            raise ConfigError(
+                "rollout.ahead=1 trains on responses of older weights, which rollout.importance_cap corrects; expected "
+                "a cap such as 2.0, got null"
+            )
         if self.importance_cap is not None and self.logprobs == "decode":
             raise ConfigError(
                 "rollout.importance_cap compares the engine's log-probabilities with the update's, and "
@@ -76,6 +95,15 @@ class RolloutConfig(Settings):
             cap=self.importance_cap,
             mode=self.importance_mode,
         )
+
+    def masked(self, rollout: Rollout, eos_ids: Sequence[int]) -> Tensor | None:
+        """Bool [R]: which responses are paid the baseline, since they have no end of sequence; None: none may be."""
+        return ~rollout.ended(eos_ids) if self.truncated == "masked" else None
+
+    @property
+    def behaviour(self) -> LogprobSource:
+        """Where behaviour log-probabilities come from; of responses of older weights always a pass of the update's."""
+        return "update" if self.ahead else self.logprobs
 
     def decoding(self) -> Sample:
         """The sampling that these settings ask for."""

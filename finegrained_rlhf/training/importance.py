@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.records import ImportanceWeights
@@ -10,7 +11,7 @@ from finegrained_rlhf.runtime.processes import Processes
 
 
 class ImportanceMetrics:
-    """Measures the weights of a step, part by part: mean weight, share above the cap, mean gap, largest ratio.
+    """Measures the weights of a step, part by part.
 
     Args:
         metrics: of the step; gets `importance/mean`, `importance/capped` and `importance/gap` (nats a token), also on
@@ -18,7 +19,7 @@ class ImportanceMetrics:
     """
 
     def __init__(self, metrics: StepMetrics) -> None:
-        self._metrics, self._largest = metrics, 0.0
+        self._metrics, self._parts = metrics, [(0.0, 0.0, 0.0, 0.0)]
         for name in ("mean", "capped", "gap"):
             metrics.add(f"importance/{name}", 0.0, 0.0)
 
@@ -38,8 +39,17 @@ class ImportanceMetrics:
         self._metrics.add("importance/mean", importance.weights[real].sum(), tokens)
         self._metrics.add("importance/capped", importance.capped[real].sum(), tokens)
         self._metrics.add("importance/gap", (logprobs - sampler_logprobs)[real].abs().sum(), tokens)
-        self._largest = max(self._largest, float(importance.ratios[real].max()))
+        weights = importance.weights[real].double()
+        sums = torch.stack([weights.sum(), weights.square().sum(), importance.ratios[real].max()]).tolist()
+        self._parts.append((*sums, float(tokens)))
 
     def largest(self, processes: Processes) -> dict[str, float]:
-        """`importance/max`, the largest ratio before the cap on any process; every process must call this."""
-        return {"importance/max": max(processes.gather_objects([self._largest]))}
+        """What is no mean; every process must call this.
+
+        Returns:
+            `importance/max`, the largest ratio before the cap on any process, and `importance/effective`, the share of
+            the tokens that the weighted ones are worth, (Σw)² / (n Σw²).
+        """
+        sums, squares, largest, tokens = zip(*processes.gather_objects(self._parts), strict=True)
+        worth = sum(tokens) * sum(squares)
+        return {"importance/max": max(largest), "importance/effective": sum(sums) ** 2 / worth if worth else 0.0}

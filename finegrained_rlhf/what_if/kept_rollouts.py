@@ -43,6 +43,7 @@ class KeptStep:
         advantages: fp32 [R, T], as trained.
         raw: the scorers' own values, by component.
         normalised: the same after normaliser and aggregation, by component.
+        masked: bool [R], cut responses that were paid the baseline; None: none was.
     """
 
     step: int
@@ -54,6 +55,7 @@ class KeptStep:
     advantages: Tensor
     raw: Mapping[str, SegmentScores]
     normalised: Mapping[str, SegmentScores]
+    masked: Tensor | None = None
 
     @property
     def complete(self) -> bool:
@@ -101,6 +103,7 @@ def read_kept_step(
         advantages=_padded(rows, "advantage"),
         raw={name: _scores(name, rows, "raw") for name in components},
         normalised={name: _scores(name, rows, "normalised") for name in components},
+        masked=torch.tensor([row.masked for row in rows]) if any(row.masked for row in rows) else None,
     )
 
 

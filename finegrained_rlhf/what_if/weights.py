@@ -145,6 +145,7 @@ def experience_under(
         config=config,
         reduce=lambda tensor: tensor,
         algorithm=algorithm,
+        masked=kept.masked,
     )
 
 

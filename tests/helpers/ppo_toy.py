@@ -107,11 +107,12 @@ def make_trainer(
     algorithm: AdvantageEstimator | None = None,
     engine: RolloutEngine | None = None,
     drawn: Mapping[str, Any] | None = None,
+    reward: Mapping[str, Any] | None = None,
     in_pieces: bool = False,
     **ppo: Any,
 ) -> PPOTrainer:
-    """A trainer whose every part is small; `ppo` are fields of PPOConfig, `drawn` more of RolloutConfig. With
-    `in_pieces` every prompt is encoded in two parts.
+    """A trainer whose every part is small; `ppo` are fields of PPOConfig, `drawn` more of RolloutConfig, `reward` of
+    RewardConfig. With `in_pieces` every prompt is encoded in two parts.
     """
     owner = policy(kind) if owner is None else owner
     processes = processes or Processes()
@@ -137,7 +138,7 @@ def make_trainer(
     parts = PPOParts(
         PPOModels(owner, values, optimizer, 100, processes),
         engine,
-        RewardComposer(RewardConfig(scorers, weights, settings or {}), processes.sum_),
+        RewardComposer(RewardConfig(scorers, weights, settings or {}, **(reward or {})), processes.sum_, owner.eos_ids),
         PPOData(*(halved(found) if in_pieces else found for found in asked)),
         processes,
         RunDirectory(path).create(),

@@ -45,13 +45,19 @@ def gradient_bytes(plan: Plan) -> int:
 
 
 def lasting_bytes(plan: Plan) -> int:
-    """What stays from step to step: weights of all models, two fp32 moments a trained parameter, kept caches.
+    """What stays from step to step: weights, two fp32 moments a trained parameter, kept caches, a rollout drawn ahead.
 
     Weights are fp32, but for frozen linear layers where `policy.frozen_dtype` is bfloat16.
     """
     gradients = gradient_bytes(plan)
     rewards = 4 * sum(model.parameters for model in plan.rewards)
-    return sharding.held_bytes(plan) - gradients + rewards + kept_cache_bytes(plan)
+    return sharding.held_bytes(plan) - gradients + rewards + kept_cache_bytes(plan) + kept_rollout_bytes(plan)
+
+
+def kept_rollout_bytes(plan: Plan) -> int:
+    """Rollouts drawn ahead: R·T·(8 + 8 + 4) of ids, mask and log-probabilities, P·L·(8 + 8) of the prompts."""
+    responses = 20 * plan.prompts * plan.samples * plan.response_tokens
+    return plan.ahead * (responses + 16 * plan.prompts * plan.prompt_tokens)
 
 
 def pass_bytes(shape: ModelShape, tokens: int, b: int) -> int:

@@ -165,6 +165,7 @@ class Plan:
         sharding: what the processes split (`processes.sharding`).
         validation_samples: responses to a prompt of a validation.
         mini_batches: optimizer steps in an epoch.
+        ahead: rollouts that are kept beside the one that is trained on (`rollout.ahead`).
     """
 
     policy: ModelShape
@@ -191,6 +192,7 @@ class Plan:
     exact_kl: bool = False
     stored_in_bf16: int = 0
     validation_samples: int = 1
+    ahead: int = 0
     sharding: str = "none"
     mini_batches: int = 1
 

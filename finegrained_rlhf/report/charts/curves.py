@@ -13,14 +13,19 @@ from finegrained_rlhf.report.runs.record import RunRecord
 
 _MAIN = (
     ("kl", "KL to the starting policy", "nats an answer"),
+    ("log_ratio", "log π − log π_ref of what was drawn", "nats an answer"),
     ("beta", "β, the weight of KL", ""),
     ("response_length", "Response length", "tokens"),
     ("eos_rate", "Responses that end", "share"),
     ("repetition", "Repeated 3-grams", "share"),
     ("entropy", "Entropy", "nats a token"),
     ("explained_variance", "Explained variance of values", "share"),
+    ("groups/same_reward", "Prompts whose answers are all paid alike", "share"),
+    ("groups/no_advantage", "Prompts of whose answers nothing is learnt", "share"),
+    ("resample/further", "Prompts drawn in place of others", "a step"),
+    ("importance/effective", "Effective sample of the importance weights", "share of tokens"),
 )
-_SHARES = ("eos_rate", "repetition", "alignment")
+_SHARES = ("eos_rate", "repetition", "alignment", "groups/same_reward", "groups/no_advantage", "importance/effective")
 _NOT_CURVES = ("step", "episodes", "episodes_per_step", "processes", "examples", "score")
 
 
@@ -32,9 +37,17 @@ def reward_curves(record: RunRecord) -> Html:
         _components(record, "Weighted, summed over a response", "reward/{}/weighted", None),
         _both(record, "reward/total", "Total reward, without KL", ""),
         _components(record, "Segments of a response", "segments/{}", None),
+        *_spreads(record),
         *_moving(record),
     ]
     return el("div", *map(figure, charts), class_="charts")
+
+
+def _spreads(record: RunRecord) -> list[Chart]:
+    """How far the answers to a prompt differ, where there are several."""
+    if not any(series(record.steps, f"reward/{name}/spread") for name in record.components):
+        return []
+    return [_components(record, "Weighted, spread over the answers to a prompt", "reward/{}/spread", None)]
 
 
 def _moving(record: RunRecord) -> list[Chart]:

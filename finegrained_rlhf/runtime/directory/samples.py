@@ -92,6 +92,7 @@ class SampleRecord:
         tokens: None in files of earlier versions.
         marks: errors that an oracle found; None where none has judged it. Kept in a file of their own (`read_marks`).
         unscored: components that have no score of it; nothing was learnt from the response then.
+        masked: whether it was cut off and paid the baseline (`rollout.truncated=masked`).
     """
 
     id: str
@@ -102,6 +103,7 @@ class SampleRecord:
     tokens: SampleTokens | None = None
     marks: Sequence[OracleMark] | None = None
     unscored: Sequence[str] = ()
+    masked: bool = False
 
     def of(self, component: str) -> list[SampleSegment]:
         """The segments of one component, in order."""
@@ -131,6 +133,7 @@ class SampleRecord:
         ]
         row = {"id": self.id, "prompt": self.prompt, "sample": self.sample, "response": self.text, "segments": segments}
         row |= {"unscored": list(self.unscored)} if self.unscored else {}
+        row |= {"masked": True} if self.masked else {}
         if self.tokens is None:
             return row
         shares = {name: list(values) for name, values in self.tokens.shares.items()}
@@ -223,6 +226,7 @@ def _sample(row: Mapping[str, Any]) -> SampleRecord:
         segments=[_segment(s, text, read, f"segments[{i}]") for i, s in enumerate(segments)],
         tokens=read,
         unscored=tuple(unscored),
+        masked=row.get("masked", False) is True,
     )
 
 

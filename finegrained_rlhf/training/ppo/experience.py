@@ -40,6 +40,7 @@ def make_experience(
     importance: ImportanceWeights | None = None,
     kl: Tensor | None = None,
     reference_states: Tensor | None = None,
+    masked: Tensor | None = None,
 ) -> Experience:
     """Rewards r_t = Σ_k weighted_k,t − β·KL_t, or without the KL where it is part of the loss; what the algorithm makes
     of them. A response that some component has no score of is not learnt from.
@@ -56,6 +57,7 @@ def make_experience(
         importance: weights of the policy loss; None where there are none.
         kl: fp32 [R, T] over the vocabulary; needed by `ppo.kl.estimator=exact` in the reward.
         reference_states: float [R, T, D]; needed by it in the loss.
+        masked: bool [R], responses that are paid the baseline; None: none is.
     """
     check_components_add_up(trace)
     penalty = None
@@ -69,20 +71,28 @@ def make_experience(
             penalty = beta * estimates.detach()
     rewarded = RewardedRollout(rollout, trace, penalty, values, trace.scored)
     made = (algorithm or GAE()).estimate(rewarded, config, reduce)
+    learnt = rewarded.learnt if made.learnt is None else made.learnt
+    advantages, shares = made.advantages, made.shares
+    if masked is not None:
+        masked = masked if learnt is None else masked & learnt
+        learnt = ~masked if learnt is None else learnt & ~masked
+        advantages = torch.where(masked[:, None], 0.0, advantages)
+        shares = {name: torch.where(masked[:, None], 0.0, share) for name, share in shares.items()}
     return Experience(
         rollout,
         trace,
         reference_logprobs,
         made.values,
         made.rewards,
-        made.advantages,
+        advantages,
         made.returns,
-        made.shares,
+        shares,
         made.heads,
         importance,
         kl,
         reference_states,
-        rewarded.learnt if made.learnt is None else made.learnt,
+        learnt,
+        masked,
     )
 
 

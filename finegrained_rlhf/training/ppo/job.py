@@ -105,6 +105,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         if not isinstance(self.algorithm, AdvantageEstimator):
             raise ConfigError(f"algorithm: {type(self.algorithm).__name__} is no estimator of advantages")
         check_values(self.value.kind, self.algorithm)
+        check_sampling(self.rollout, self.algorithm, self.reward.end_penalty)
         self.algorithm.check(self.ppo, self.rollout.samples_per_prompt)
         super().__post_init__()
 
@@ -145,3 +146,29 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         from finegrained_rlhf.training.ppo.train import read_ppo_data
 
         return read_ppo_data(self, policy)
+
+
+def check_sampling(rollout: RolloutConfig, algorithm: AdvantageEstimator, end_penalty: float) -> None:
+    """Require that what a rollout leaves out or charges can be left out and charged.
+
+    Args:
+        rollout: sampling settings.
+        algorithm: makes advantages.
+        end_penalty: `reward.end_penalty`.
+
+    Raises:
+        ConfigError: further draws where no responses to a prompt are compared; or cut responses are to be charged, and
+            nothing is taken from them, or to be masked, and something is.
+    """
+    if rollout.resample and (algorithm.critic or getattr(algorithm, "baseline", None) == "batch_mean"):
+        raise ConfigError(
+            "rollout.resample draws on where the responses to a prompt have no advantage over each other, and this "
+            "algorithm compares none; expected 0, or algorithm=rloo, grpo, dr_grpo or gdpo"
+        )
+    if rollout.truncated == "charged" and not end_penalty:
+        raise ConfigError("rollout.truncated=charged takes reward.end_penalty from cut responses; expected more than 0")
+    if rollout.truncated == "masked" and end_penalty:
+        raise ConfigError(
+            f"rollout.truncated=masked learns nothing of cut responses, which reward.end_penalty={end_penalty:g} "
+            "charges; take truncated=charged, or end_penalty=0"
+        )

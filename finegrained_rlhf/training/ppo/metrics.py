@@ -33,6 +33,7 @@ from finegrained_rlhf.runtime.directory.samples import IMPORTANCE, SampleRecord,
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
 from finegrained_rlhf.training.importance import ImportanceMetrics
+from finegrained_rlhf.training.ppo.spread import describe_groups
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +173,7 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
     numbers = {name: _rounded(tensor) for name, tensor in tensors.items() if tensor is not None}
     shares = {name: _rounded(tensor) for name, tensor in experience.shares.items()}
     indices, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()
+    masked = [False] * len(lengths) if experience.masked is None else experience.masked.tolist()
     return [
         SampleRecord(
             id=prompt.id,
@@ -186,6 +188,7 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
             unscored=[
                 name for name, component in experience.trace.components.items() if row in component.scores.unscored
             ],
+            masked=masked[row],
             tokens=SampleTokens(
                 list(rollout.token_ends[row]),
                 {name: table[row][: lengths[row]] for name, table in numbers.items()},
@@ -279,6 +282,8 @@ def step_metrics(
         metrics.add("return", experience.returns.sum(), learnt)
         metrics.add("value", experience.values.sum(), learnt)
     describe_responses(rollout, experience.trace, policy, metrics)
+    metrics.add("truncated", episodes - rollout.ended(policy.eos_ids).sum(), episodes)
+    describe_groups(experience, metrics)
     largest = _importance(experience, metrics, processes)
     describe_suppression(experience, metrics)
     means = metrics.reduce(processes)

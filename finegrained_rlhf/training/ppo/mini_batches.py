@@ -35,7 +35,7 @@ class MiniBatch:
     Attributes:
         batches: its micro-batches; may be none.
         rounds: passes that it goes through, which may be more where weights or gradients are shared out.
-        counts: what is learnt from, over all processes.
+        counts: what the losses are divided by (`Experience.counted`), over all processes.
         every: all responses, also those that no reward is known of; over all processes.
     """
 
@@ -115,7 +115,7 @@ class MiniBatches:
     def _counted(self, experience: Experience, batches: Sequence[MicroBatch]) -> MiniBatch:
         everything = experience.rollout.response_mask
         rows = torch.cat([everything.new_zeros(0), *(batch.rows for batch in batches)])
-        lengths = [mask[rows].sum(dim=1) for mask in (experience.mask, everything)]
+        lengths = [mask[rows].sum(dim=1) for mask in (experience.counted, everything)]
         own = torch.tensor([[float(n.sum()), float((n > 0).sum())] for n in lengths], dtype=torch.float64)
         learnt, every = self._processes.sum_(own).clamp(min=1.0).tolist()
         return MiniBatch(

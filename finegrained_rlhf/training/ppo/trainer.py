@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from finegrained_rlhf.core.files import Write, read_json, write_all, write_json
-from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
+from finegrained_rlhf.core.records import Decoding, Experience, Greedy, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.weights.saving import policy_to_save
@@ -23,9 +22,9 @@ from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.checks import check_ratio, check_start, largest_logit, start_tolerance
 from finegrained_rlhf.training.hacking import HackingWatch
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
-from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.drawing import StepDraws
 from finegrained_rlhf.training.ppo.experience import make_experience, without_advantages
 from finegrained_rlhf.training.ppo.metrics import (
     KeptSamples,
@@ -36,6 +35,7 @@ from finegrained_rlhf.training.ppo.metrics import (
     write_step_samples,
 )
 from finegrained_rlhf.training.ppo.parts import PPOParts
+from finegrained_rlhf.training.ppo.resampling import Resampler
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer, ScoredRollout
 from finegrained_rlhf.training.ppo.update import PPOUpdate
 
@@ -79,13 +79,18 @@ class PPOTrainer:
         self.validation = validation or Greedy()
         self.algorithm.check(config, rollout.samples_per_prompt)
         self.sampler = rollout.sampler(parts.engine, self.models.policy.pad_id, self.processes, seed)
+        policy = self.models.policy
+        self.draws = StepDraws(self.data.train, self.sampler, rollout, policy, self.processes, seed)
+        self._resampler = Resampler(
+            self.draws, self.composer, rollout, config, self.algorithm, self.processes, policy.eos_ids
+        )
         self.kl_controller = config.kl.build()
         self.kl_exceeded = 0
         self.stop_reason: str | None = None
         self.fresh = True
         self._hacking = HackingWatch(self.run, self.processes)
         self._suppression = SuppressionWatch(self.processes)
-        self._scorer = RolloutScorer(self.models, self.processes, rollout.logprobs, config.kl.exact)
+        self._scorer = RolloutScorer(self.models, self.processes, rollout.behaviour, config.kl.exact)
         self._update = PPOUpdate(
             self.models.policy,
             self.models.value,
@@ -102,14 +107,13 @@ class PPOTrainer:
     def train_step(self, step: int) -> dict[str, float]:
         """Roll out, score, update. Returns the metrics of this step, the same on every process."""
         timer, metrics = PhaseTimer(self.processes.device), StepMetrics()
-        count = self.rollout_config.prompts_per_step
-        prompts = number_occurrences(items_of_step(self.data.train, step, count, self.seed))
-        share = [prompts[i] for i in self.processes.share(count)]
         with timer.phase("total"):
             with timer.phase("rollout"):
-                rollout = self._draw(share, self.rollout_config.decoding(), step)
+                rollout = self.draws.rollout(step)
             with timer.phase("rewards"):
-                trace = self.composer.compose(rollout, self._scores(rollout), step=step)
+                drawn = self._resampler.fill(step, rollout, self._scores)
+                rollout = drawn.rollout
+                trace = self.composer.compose(rollout, drawn.scores, step=step, drawn=drawn.every)
             with timer.phase("scoring"):
                 batches = self._micro_batches(rollout)
                 scored = self._scorer.score(rollout, batches)
@@ -122,7 +126,10 @@ class PPOTrainer:
                 self._report_alignment(rollout, trace)
                 check = partial(self._check_ratio, allowed)
             with timer.phase("update"):
-                self._update.run(step, experience, batches, metrics, check, beta)
+                if drawn.teaching == 0:
+                    metrics.add("gradient_norm", 0.0, 1)
+                else:
+                    self._update.run(step, experience, batches, metrics, check, beta)
         lr = self.models.optimizer.lr(step)
         result = step_metrics(experience, self.models.policy, metrics, self.processes, step=step, beta=beta, lr=lr)
         check_finite(step, result, [name for name in _NUMBERS if name in result])
@@ -131,15 +138,13 @@ class PPOTrainer:
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples.every == 0 or first:
             write_step_samples(self.run.samples_path(step), experience, self.samples.rows, self.processes)
+        if drawn.teaching is not None:
+            result["resample/further"], result["resample/skipped"] = drawn.further, float(drawn.teaching == 0)
         tokens = result.pop("response_tokens")
         for phase, seconds in timer.seconds.items():
             result[f"time/{phase}_s"] = seconds
             result[f"time/{phase}_tokens_per_s"] = tokens / max(seconds, 1e-9)
         return result
-
-    def _draw(self, prompts: Sequence[Prompt], decoding: Decoding, step: int) -> Rollout:
-        with whole_weights(self.models.policy.model):
-            return self.sampler.draw(prompts, [decoding], step)
 
     @torch.no_grad()
     def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
@@ -163,6 +168,7 @@ class PPOTrainer:
             importance=self.rollout_config.importance(scored.rollout),
             kl=scored.kl,
             reference_states=scored.reference_states,
+            masked=self.rollout_config.masked(scored.rollout, self.models.policy.eos_ids),
         )
 
     # Checks ------------------------------------------------------------------------------------------------------
@@ -215,7 +221,9 @@ class PPOTrainer:
         size = max(size // self.processes.count // self.validation.samples, 1)
         batches = [share[i : i + size] for i in range(0, len(share), size)] or [[]]
         with whole_weights(self.models.policy.model):
-            answered = [(drawn, self._scores(drawn)) for drawn in (self._draw(b, self.validation, 0) for b in batches)]
+            answered = [
+                (drawn, self._scores(drawn)) for drawn in (self.draws.draw(b, self.validation, 0) for b in batches)
+            ]
         self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})
         for rollout, scores in answered:
             trace = self.composer.compose(rollout, scores, train=False)
@@ -235,7 +243,7 @@ class PPOTrainer:
     def _keep_validation(self, step: int) -> None:
         """Write the first validation prompts' responses like a training step's."""
         prompts = self.data.validation[: self.samples.of_validation]
-        rollout = self._draw([prompts[i] for i in self.processes.share(len(prompts))], self.validation, 0)
+        rollout = self.draws.draw([prompts[i] for i in self.processes.share(len(prompts))], self.validation, 0)
         trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
         if self.algorithm.critic:
@@ -252,7 +260,7 @@ class PPOTrainer:
 
     def state_to_save(self) -> Write:
         """Everything beside the policy that a resumed run needs."""
-        models = self.models.state_to_save(self.processes.is_main)
+        models, ahead = self.models.state_to_save(self.processes.is_main), self.draws.state_to_save()
         if not self.processes.is_main:
             return models
         state: dict[str, Any] = {
@@ -262,11 +270,12 @@ class PPOTrainer:
             "reward": self.composer.state(),
             "logprobs_from_decode": self._scorer.from_decode,
         }
-        return write_all((models, lambda directory: write_json(directory / "ppo.json", state)))
+        return write_all((models, ahead, lambda directory: write_json(directory / "ppo.json", state)))
 
     def load_state(self, checkpoint: Path) -> None:
         """Continue from `checkpoint`; the reference stays the policy that the run began with."""
         self.models.load_state(checkpoint)
+        self.draws.load_state(checkpoint)
         state = read_json(checkpoint / "ppo.json")
         self.kl_controller.load_state(state["kl"])
         self.kl_exceeded = int(state["kl_exceeded"])
