@@ -6,7 +6,7 @@ Joins the records of `training.ppo.metrics` to tensors. Knows no reward model an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,8 +56,8 @@ class KeptStep:
     advantages: Tensor
     raw: Mapping[str, SegmentScores]
     normalised: Mapping[str, SegmentScores]
-    tokens: Mapping[str, Sequence[tuple[int, ...]]]
-    corrections: Mapping[str, Sequence[tuple[tuple[int, float], ...]]]
+    tokens: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    corrections: Mapping[str, Sequence[tuple[tuple[int, float], ...]]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

@@ -234,13 +234,14 @@ def _sample(row: Mapping[str, Any]) -> SampleRecord:
 
 def _corrections(row: Any, tokens: SampleTokens | None) -> dict[str, list[tuple[int, float]]]:
     count = 0 if tokens is None else len(tokens.ends)
-    for pair in [pair for pairs in row.values() for pair in pairs] if isinstance(row, Mapping) else [None]:
-        is_pair = isinstance(pair, list) and len(pair) == 2 and _is_whole(pair[0]) and is_number(pair[1])
-        if not is_pair or not 0 <= pair[0] < count:
-            raise DataError(
-                f"expected by component a token from 0 to {count - 1} and a number, again and again, got {pair!r}",
-                field="corrections",
-            )
+    if not isinstance(row, Mapping) or not all(isinstance(pairs, list) for pairs in row.values()):
+        raise DataError("expected a list of pairs a component", field="corrections")
+    for name, pairs in row.items():
+        for pair in pairs:
+            is_pair = isinstance(pair, list) and len(pair) == 2 and _is_whole(pair[0]) and is_number(pair[1])
+            if not is_pair or not 0 <= pair[0] < count:
+                expected = f"expected a token from 0 to {count - 1} and a number, got {pair!r}"
+                raise DataError(expected, field=f"corrections.{name}")
     return {name: [(token, float(paid)) for token, paid in pairs] for name, pairs in row.items()}
 
 
