@@ -6,7 +6,7 @@ Joins the records of `training.ppo.metrics` to tensors. Knows no reward model an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +44,8 @@ class KeptStep:
         raw: the scorers' own values, by component.
         normalised: the same after normaliser and aggregation, by component.
         masked: bool [R], cut responses that were paid the baseline; None: none was.
+        tokens: R tuples, the token that carries each segment, by component.
+        corrections: R tuples (`ComponentTrace.corrections`), by component that was paid so.
     """
 
     step: int
@@ -56,6 +58,8 @@ class KeptStep:
     raw: Mapping[str, SegmentScores]
     normalised: Mapping[str, SegmentScores]
     masked: Tensor | None = None
+    tokens: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    corrections: Mapping[str, Sequence[tuple[tuple[int, float], ...]]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -104,6 +108,14 @@ def read_kept_step(
         raw={name: _scores(name, rows, "raw") for name in components},
         normalised={name: _scores(name, rows, "normalised") for name in components},
         masked=torch.tensor([row.masked for row in rows]) if any(row.masked for row in rows) else None,
+        tokens={
+            name: [tuple(int(segment.token or 0) for segment in row.of(name)) for row in rows] for name in components
+        },
+        corrections={
+            name: [tuple(row.corrections.get(name, ())) for row in rows]
+            for name in components
+            if any(name in row.corrections for row in rows)
+        },
     )
 
 

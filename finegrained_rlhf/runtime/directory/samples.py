@@ -93,6 +93,8 @@ class SampleRecord:
         marks: errors that an oracle found; None where none has judged it. Kept in a file of their own (`read_marks`).
         unscored: components that have no score of it; nothing was learnt from the response then.
         masked: whether it was cut off and paid the baseline (`rollout.truncated=masked`).
+        corrections: by component that was paid as corrections (`reward.credit=revised`), the number of a token and what
+            was paid there, before the weight; the segments of such a component were not paid themselves.
     """
 
     id: str
@@ -104,6 +106,7 @@ class SampleRecord:
     marks: Sequence[OracleMark] | None = None
     unscored: Sequence[str] = ()
     masked: bool = False
+    corrections: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
 
     def of(self, component: str) -> list[SampleSegment]:
         """The segments of one component, in order."""
@@ -134,6 +137,8 @@ class SampleRecord:
         row = {"id": self.id, "prompt": self.prompt, "sample": self.sample, "response": self.text, "segments": segments}
         row |= {"unscored": list(self.unscored)} if self.unscored else {}
         row |= {"masked": True} if self.masked else {}
+        paid = {name: [list(pair) for pair in pairs] for name, pairs in self.corrections.items()}
+        row |= {"corrections": paid} if paid else {}
         if self.tokens is None:
             return row
         shares = {name: list(values) for name, values in self.tokens.shares.items()}
@@ -227,7 +232,21 @@ def _sample(row: Mapping[str, Any]) -> SampleRecord:
         tokens=read,
         unscored=tuple(unscored),
         masked=row.get("masked", False) is True,
+        corrections=_corrections(row.get("corrections", {}), read),
     )
+
+
+def _corrections(row: Any, tokens: SampleTokens | None) -> dict[str, list[tuple[int, float]]]:
+    count = 0 if tokens is None else len(tokens.ends)
+    if not isinstance(row, Mapping) or not all(isinstance(pairs, list) for pairs in row.values()):
+        raise DataError("expected a list of pairs a component", field="corrections")
+    for name, pairs in row.items():
+        for pair in pairs:
+            is_pair = isinstance(pair, list) and len(pair) == 2 and _is_whole(pair[0]) and is_number(pair[1])
+            if not is_pair or not 0 <= pair[0] < count:
+                expected = f"expected a token from 0 to {count - 1} and a number, got {pair!r}"
+                raise DataError(expected, field=f"corrections.{name}")
+    return {name: [(token, float(paid)) for token, paid in pairs] for name, pairs in row.items()}
 
 
 def _mark(row: Any, text: str, where: str) -> OracleMark:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from finegrained_rlhf.core.records import Rollout, SegmentScores
 from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.credit import Prefixes
 from finegrained_rlhf.rollout.assembly import join_rollouts, take_prompts
 from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -70,13 +71,20 @@ class Resampler:
         self._algorithm, self._processes = algorithm, processes
         self._ppo = replace(ppo, kl=replace(ppo.kl, place="loss"))  # rewards without the penalty
 
-    def fill(self, step: int, rollout: Rollout, score: Callable[[Rollout], Scores]) -> Drawn:
+    def fill(
+        self,
+        step: int,
+        rollout: Rollout,
+        score: Callable[[Rollout], Scores],
+        score_prefixes: Callable[[Rollout], Prefixes | None],
+    ) -> Drawn:
         """The responses of a step after all rounds; every process must call this.
 
         Args:
             step: the training step.
             rollout: the first draw of this process.
             score: gives responses their scores.
+            score_prefixes: gives the scores of their prefixes; None where the reward asks for none.
         """
         scores = score(rollout)
         rounds, count = self._config.resample, self._config.prompts_per_step
@@ -87,7 +95,7 @@ class Resampler:
         slots, places = list(share), {slot: place for place, slot in enumerate(share)}  # among the prompts of all parts
         unserved: list[int] = []
         while True:
-            nothing = self._teaches_nothing(step, parts[-1], scores, every)
+            nothing = self._teaches_nothing(step, parts[-1], scores, score_prefixes(parts[-1]), every)
             mine = [slot for slot, alike in zip(slots, nothing, strict=True) if alike]
             left = self._processes.gather_objects(mine) + unserved
             served = dict(zip(left, others[further:], strict=False)) if len(parts) <= rounds else {}
@@ -110,10 +118,12 @@ class Resampler:
             count - len(left),
         )
 
-    def _teaches_nothing(self, step: int, rollout: Rollout, scores: Scores, every: Scores) -> list[bool]:
+    def _teaches_nothing(
+        self, step: int, rollout: Rollout, scores: Scores, prefixes: Prefixes | None, every: Scores
+    ) -> list[bool]:
         """Whether no response has an advantage, prompt by prompt."""
         kept = self._composer.state()
-        trace = self._composer.compose(rollout, scores, step=step, drawn=every)
+        trace = self._composer.compose(rollout, scores, prefixes=prefixes, step=step, drawn=every)
         self._composer.load_state(kept)
         experience = make_experience(
             rollout,

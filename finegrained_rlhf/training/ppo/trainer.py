@@ -15,6 +15,7 @@ from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.weights.saving import policy_to_save
 from finegrained_rlhf.models.weights.sharded import whole_weights
+from finegrained_rlhf.rewards.credit import Prefixes
 from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import Optimizer
@@ -111,9 +112,11 @@ class PPOTrainer:
             with timer.phase("rollout"):
                 rollout = self.draws.rollout(step)
             with timer.phase("rewards"):
-                drawn = self._resampler.fill(step, rollout, self._scores)
+                drawn = self._resampler.fill(step, rollout, self._scores, self._prefixes)
                 rollout = drawn.rollout
-                trace = self.composer.compose(rollout, drawn.scores, step=step, drawn=drawn.every)
+                trace = self.composer.compose(
+                    rollout, drawn.scores, prefixes=self._prefixes(rollout), step=step, drawn=drawn.every
+                )
             with timer.phase("scoring"):
                 batches = self._micro_batches(rollout)
                 scored = self._scorer.score(rollout, batches)
@@ -150,6 +153,11 @@ class PPOTrainer:
     def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
         with self.processes.autocast():
             return self.composer.score(rollout.row_prompts(), rollout.texts)
+
+    @torch.no_grad()
+    def _prefixes(self, rollout: Rollout) -> Prefixes | None:
+        with self.processes.autocast():
+            return self.composer.score_prefixes(rollout)
 
     def _micro_batches(self, rollout: Rollout) -> list[MicroBatch]:
         config, policy = self.config, self.models.policy
