@@ -18,6 +18,7 @@ from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_ret
 from finegrained_rlhf.rl.group import (
     EPSILON,
     Compared,
+    Place,
     compare_outcomes,
     compare_returns,
     compare_segments,
@@ -288,8 +289,9 @@ class GroupAdvantages(Settings):
             segment's reward against all segments of the group, summed over the segments that end at the token or
             later (DeepSeekMath); `returns`, the rewards from the token on against what the group earned from the same
             place on.
-        position: where `credit=returns` compares: `segment`, from the segment of the same number on; `share`, from the
-            same share of a response's tokens on. With `batch_mean` all tokens have one baseline.
+        position: where `credit=returns` compares: `segment`, from the segment of the same number on; `token`, from the
+            token of the same number on; `share`, from the same share of a response's tokens on, which has a small bias.
+            With `batch_mean` all tokens have one baseline.
         by_component: every component is compared on its own, before its weight, and the weights multiply the
             advantages; else their weighted sum is compared.
         whiten: advantages are scaled to mean 0 and variance 1 over the responses of all processes (over their tokens,
@@ -299,7 +301,7 @@ class GroupAdvantages(Settings):
     baseline: Literal["leave_one_out", "group_mean", "batch_mean"] = "leave_one_out"
     scale: Literal["none", "std"] = "none"
     credit: Literal["outcome", "process", "returns"] = "outcome"
-    position: Literal["segment", "share"] = "segment"
+    position: Place = "segment"
     by_component: bool = False
     whiten: bool = False
 
@@ -357,8 +359,9 @@ class GroupAdvantages(Settings):
             advantages = whiten(advantages, mask)
             found = {name: share * whiten.factor for name, share in found.items()}
             found[BASELINE] = advantages - sum(found.values(), torch.zeros_like(advantages))
-        shares = {name: share.float() for name, share in found.items()}
-        return Estimate(given.rewards(), advantages.float(), shares, learnt=given.learnt)
+        rewards = given.rewards()
+        shares = {name: share.to(rewards.dtype) for name, share in found.items()}
+        return Estimate(rewards, advantages.to(rewards.dtype), shares, learnt=given.learnt)
 
     def _learnt(self, given: RewardedRollout) -> Tensor | None:
         """Of the responses with a reward those that have another one in their group, where groups are compared."""
