@@ -7,6 +7,7 @@ at a time and are computed again in the backward pass instead of being stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ class TokenLogprobs:
 
     Attributes:
         logprobs: fp32 [R, T], 0 at padding.
-        entropy: fp32 [R, T] of the distribution at each token in nats, detached, 0 at padding; all 0 where it was not
-            asked for.
+        entropy: fp32 [R, T] of the distribution at each token in nats, 0 at padding; detached where its gradient, and
+            all 0 where it itself was not asked for.
         kl: fp32 [R, T] KL over the vocabulary from an `Anchor`, nats, 0 at padding; None where none was given.
     """
 
@@ -68,12 +69,36 @@ def _chosen(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
+class _Entropy(torch.autograd.Function):
+    """H = −Σ p log p [n] of logits [n, V]; its gradient −p (log p + H) is computed from the logits again."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, normaliser: Tensor) -> Tensor:
+        p, log_p = _distribution(logits, normaliser)
+        entropy = -p.mul_(log_p).sum(dim=-1)
+        ctx.save_for_backward(logits, normaliser, entropy)
+        return entropy
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        logits, normaliser, entropy = ctx.saved_tensors
+        p, log_p = _distribution(logits, normaliser)
+        return log_p.add_(entropy.unsqueeze(-1)).mul_(p).mul_(-gradient.unsqueeze(-1)), None
+
+
+def _distribution(logits: Tensor, normaliser: Tensor) -> tuple[Tensor, Tensor]:
+    """p and log p [n, V]; log p is finite, since 0 · −inf is 0 here."""
+    log_p = logits - normaliser.unsqueeze(-1)
+    return log_p.exp(), log_p.clamp_(min=torch.finfo(log_p.dtype).min)
+
+
 def _chunk(
     hidden: Tensor,
     tokens: Tensor,
     head: Head,
     scored: Sample | None,
     with_entropy: bool,
+    entropy_gradient: bool,
     anchored: Tensor | None = None,
     anchor_head: Head | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,10 +106,8 @@ def _chunk(
     normaliser = logits.logsumexp(dim=-1)
     entropy = torch.zeros_like(normaliser)
     if with_entropy:
-        with torch.no_grad():
-            log_p = logits - normaliser.unsqueeze(-1)
-            p = log_p.exp()
-            entropy = -p.mul_(log_p.clamp_(min=torch.finfo(log_p.dtype).min)).sum(dim=-1)  # 0 · −inf is 0 here
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropy = _Entropy.apply(logits, normaliser)
     kl = torch.zeros_like(entropy)
     if anchored is not None and anchor_head is not None:
         with torch.no_grad():
@@ -104,6 +127,7 @@ def token_logprobs(
     *,
     scored: Sample | None = None,
     entropy: bool = True,
+    entropy_gradient: bool = False,
     chunk_tokens: int = 512,
     places: Tensor | None = None,
     anchor: Anchor | None = None,
@@ -118,6 +142,7 @@ def token_logprobs(
         scored: None scores the plain softmax (the paper's choice, the default); a `Sample` scores the tempered and
             truncated distribution that sampling uses.
         entropy: False leaves the entropy out, which saves a pass over the logits.
+        entropy_gradient: gradients flow through the entropy too.
         chunk_tokens: how many tokens have their logits in memory at once.
         places: int64 [n], where the mask's ones are among its R·T entries; None reads the mask, which waits for the
             device.
@@ -138,7 +163,7 @@ def token_logprobs(
     for start in range(0, states.shape[0], chunk_tokens):
         part = slice(start, start + chunk_tokens)
         compared = None if anchored is None else anchored[part]
-        arguments = (states[part], chosen[part], head, scored, entropy, compared, anchor_head)
+        arguments = (states[part], chosen[part], head, scored, entropy, entropy_gradient, compared, anchor_head)
         # A single chunk may keep its logits until the backward pass, which begins with it.
         if torch.is_grad_enabled() and states.requires_grad and states.shape[0] > chunk_tokens:
             pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))

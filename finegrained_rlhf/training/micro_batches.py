@@ -72,7 +72,11 @@ class MicroBatch:
 
 
 def micro_batches(
-    rollout: ResponseRows, prompts: int, tokens: int | None = None, count: PassTokens = encoded_once
+    rollout: ResponseRows,
+    prompts: int,
+    tokens: int | None = None,
+    count: PassTokens = encoded_once,
+    only: Sequence[int] | None = None,
 ) -> list[MicroBatch]:
     """Cut a rollout into groups of prompts of similar lengths.
 
@@ -82,6 +86,7 @@ def micro_batches(
         tokens: at most so many tokens a group, prompts and responses with their padding; one prompt alone may have
             more. None sets no limit.
         count: the tokens of a group, as a policy computes it (`Policy.pass_tokens`).
+        only: places of the prompts that are cut; None cuts all.
     """
     widths = [1] * len(rollout.prompts)
     rows: list[list[int]] = [[] for _ in rollout.prompts]
@@ -93,7 +98,8 @@ def micro_batches(
     lengths = [len(prompt.input_ids) for prompt in rollout.prompts]
     cost = _Cost(lengths, widths, [len(of_process) for of_process in rows], count)
     # Neighbours in length of prompt or in length of response, whichever gives fewer groups or less padding.
-    orders = (sorted(range(len(rows)), key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
+    chosen = range(len(rows)) if only is None else only
+    orders = (sorted(chosen, key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
     cuts = [_cut(order, cost, prompts, tokens) for order in orders]
     groups = min(cuts, key=lambda groups: (len(groups), sum(map(cost, groups))))
     aligned = _ALIGNED.get(rollout.response_ids.device.type, 1)

@@ -15,7 +15,7 @@ from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, GroupAdvantages
-from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.config import CompatConfig, EntropyConfig, KLConfig, PPOConfig
 from finegrained_rlhf.what_if.job import Reweigh
 from finegrained_rlhf.what_if.kept_rollouts import kept_steps, read_kept_step
 from finegrained_rlhf.what_if.weights import (
@@ -92,7 +92,7 @@ def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig
         DataError: it has none, or they are those of another version.
         ConfigError: its KL penalty was not kept.
     """
-    parts = {"kl": KLConfig, "compat": CompatConfig}
+    parts = {"kl": KLConfig, "entropy": EntropyConfig, "compat": CompatConfig}
     try:
         settings = _without_target(config["ppo"])
         made = {name: parts[name](**_without_target(settings.pop(name))) for name in parts if name in settings}

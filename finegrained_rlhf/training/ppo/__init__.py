@@ -6,6 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "CompatConfig": "config",
+        "EntropyConfig": "config",
         "GAE": "advantages",
         "GroupAdvantages": "advantages",
         "KLConfig": "config",

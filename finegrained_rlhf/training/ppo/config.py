@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above, at_least, at_most, harmless
+from finegrained_rlhf.rl.entropy import EntropyBonus
 from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController
+from finegrained_rlhf.rl.losses import PolicyLossKind, RatioLevel
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,27 @@ class KLConfig(Settings):
 
 
 @dataclass(frozen=True)
+class EntropyConfig(Settings):
+    """A bonus for the entropy of the policy, inside the loss.
+
+    Attributes:
+        coefficient: takes so much times the mean entropy (nats a token) of a mini-batch's tokens from its loss; 0
+            without a target is off.
+        target: nats a token; the bonus then acts only after a step whose entropy was not above it, and the coefficient
+            grows after such steps and shrinks after others. None leaves it alone.
+        step: by how much it grows or shrinks after a training step.
+    """
+
+    coefficient: Annotated[float, at_least(0)] = 0.0
+    target: Annotated[float | None, above(0)] = None
+    step: Annotated[float, above(0)] = 0.005
+
+    def build(self) -> EntropyBonus:
+        """A bonus at its starting coefficient."""
+        return EntropyBonus(self.coefficient, self.target, self.step)
+
+
+@dataclass(frozen=True)
 class CompatConfig(Settings):
     """What the original code does and we think wrong; on only to reproduce published numbers (DEVIATIONS.md).
 
@@ -77,10 +101,15 @@ class PPOConfig(Settings):
     """The update on token advantages, and GAE. What GAE, whitening and values need is read with `algorithm=ppo` alone.
 
     Attributes:
-        epochs: passes over a rollout; each ends in one optimizer step, as in the original code.
+        epochs: passes over a rollout.
+        mini_batches: optimizer steps a pass, each on other prompts with all their samples, at the training step's
+            learning rate; 1, as in the original code, steps after the whole rollout.
         discount: γ; other algorithms than `ppo` do not discount.
         lambda_: λ of GAE; 0.95 for dense rewards, 0.99 for one reward a response.
-        clip: ε of the policy ratio.
+        ratio: of which the clip is: each `token`'s, or the whole response's, exp(mean log ratio), at each of its tokens
+            (`sequence`: GSPO-token, which is GSPO with one advantage a response).
+        loss: `clip` is PPO's; `cispo` clips the ratio as a weight of the gradient of log π, and loses no token's.
+        clip: ε of the policy ratio; 1 sets no bound below.
         clip_upper: ε of the ratio above 1 ("clip-higher"); None takes `clip`.
         dual_clip: with c > 1 the loss of a token whose advantage A is negative is at most −c·A; None sets no bound.
         value_clip: ε of the value, in units of the value.
@@ -97,12 +126,16 @@ class PPOConfig(Settings):
         micro_batch_tokens: at most so many tokens in one pass, prompts and responses with their padding; None sets no
             limit. Prompts of similar lengths go together.
         kl: the penalty.
+        entropy: a bonus, off.
         compat: faults of the original code, all off.
     """
 
     epochs: Annotated[int, at_least(1)] = 4
+    mini_batches: Annotated[int, at_least(1)] = 1
     discount: Annotated[float, at_least(0), at_most(1)] = 1.0
     lambda_: Annotated[float, at_least(0), at_most(1)] = 0.95
+    ratio: RatioLevel = "token"
+    loss: PolicyLossKind = "clip"
     clip: Annotated[float, above(0)] = 0.2
     clip_upper: Annotated[float | None, above(0)] = None
     dual_clip: Annotated[float | None, above(1)] = None
@@ -116,4 +149,9 @@ class PPOConfig(Settings):
     micro_batch_prompts: Annotated[int, at_least(1), harmless] = 1
     micro_batch_tokens: Annotated[int | None, at_least(1), harmless] = None
     kl: KLConfig = KLConfig()
+    entropy: EntropyConfig = EntropyConfig()
     compat: CompatConfig = CompatConfig()
+
+    def __post_init__(self) -> None:
+        if self.loss == "cispo" and self.dual_clip is not None:
+            raise ConfigError("ppo.dual_clip bounds the loss of ppo.loss=clip; leave it away with loss=cispo")

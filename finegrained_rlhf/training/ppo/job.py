@@ -92,6 +92,11 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
                 f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {limit}; "
                 "no response would be longer"
             )
+        if self.ppo.mini_batches > self.rollout.prompts_per_step:
+            raise ConfigError(
+                f"ppo.mini_batches: expected at most rollout.prompts_per_step={self.rollout.prompts_per_step}, since all "
+                f"responses to a prompt stay together, got {self.ppo.mini_batches}"
+            )
         if self.processes.sharding == "full" and self.rollout.engine == "continuous":
             raise ConfigError(
                 "rollout.engine=continuous keeps weights of its own, processes.sharding=full gathers them for each "

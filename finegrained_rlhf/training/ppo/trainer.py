@@ -94,6 +94,7 @@ class PPOTrainer:
             config,
             rollout.max_new_tokens,
             self.models.reference,
+            seed,
         )
 
     # One training step -----------------------------------------------------------------------------------------
@@ -126,6 +127,7 @@ class PPOTrainer:
         result = step_metrics(experience, self.models.policy, metrics, self.processes, step=step, beta=beta, lr=lr)
         check_finite(step, result, [name for name in _NUMBERS if name in result])
         self._suppression.warn(result)
+        self._update.entropy.update(result["entropy"])
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples.every == 0 or first:
             write_step_samples(self.run.samples_path(step), experience, self.samples.rows, self.processes)
@@ -256,6 +258,7 @@ class PPOTrainer:
         state: dict[str, Any] = {
             "kl": self.kl_controller.state(),
             "kl_exceeded": self.kl_exceeded,
+            "entropy": self._update.entropy.state(),
             "reward": self.composer.state(),
             "logprobs_from_decode": self._scorer.from_decode,
         }
@@ -267,6 +270,7 @@ class PPOTrainer:
         state = read_json(checkpoint / "ppo.json")
         self.kl_controller.load_state(state["kl"])
         self.kl_exceeded = int(state["kl_exceeded"])
+        self._update.entropy.load_state(state.get("entropy", {}))
         self.composer.load_state(state["reward"])
         if self._scorer.from_decode is None:
             self._scorer.from_decode = state.get("logprobs_from_decode")

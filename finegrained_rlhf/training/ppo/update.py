@@ -1,4 +1,4 @@
-"""The update: several epochs over one rollout, one optimizer step each, gradients summed over processes."""
+"""The update: epochs over one rollout, an optimizer step a mini-batch, gradients summed over processes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_v
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.micro_batches import MicroBatch, rounds_together, stand_in
+from finegrained_rlhf.training.micro_batches import MicroBatch, stand_in
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.mini_batches import GlobalCounts, MiniBatch, MiniBatches
 from finegrained_rlhf.training.ppo.parts import masked_values
 
 # Collected in this order on every process, also on one that has no prompt in a step.
@@ -29,8 +30,11 @@ _METRICS = (
     "loss/policy",
     "loss/value",
     "clip_fraction/policy",
+    "clip_fraction/policy_low",
+    "clip_fraction/policy_high",
     "clip_fraction/value",
     "ratio",
+    "ratio_square",
     "gradient_norm",
     "entropy",
     "logprob_gap",
@@ -44,7 +48,7 @@ class TokenStatistics:
 
     Attributes:
         logprobs: fp32 [R, T].
-        entropy: fp32 [R, T], nats.
+        entropy: fp32 [R, T], nats; 0 where nobody asked for it.
         values: fp32 [R, T], or [R, T, K] of K value heads; None without a value model.
         kl: fp32 [R, T] from an anchor over the vocabulary, nats; None without one.
     """
@@ -55,24 +59,13 @@ class TokenStatistics:
     kl: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class GlobalCounts:
-    """Response tokens and responses of a rollout, over all processes."""
-
-    tokens: float
-    responses: float
-
-    def times(self, factor: float) -> GlobalCounts:
-        """Both, multiplied."""
-        return GlobalCounts(self.tokens * factor, self.responses * factor)
-
-
 def token_statistics(
     policy: Policy,
     value_model: ValueModel | None,
     batch: MicroBatch,
     *,
     entropy: bool = False,
+    entropy_gradient: bool = False,
     anchor: Anchor | None = None,
 ) -> TokenStatistics:
     """Run policy and value model, if any, over a micro-batch, encoding each prompt once. Tensors [r, t].
@@ -82,13 +75,22 @@ def token_statistics(
         value_model: separate, on the policy's trunk, or None.
         batch: prompts with their responses.
         entropy: compute the entropy too; else it is 0.
+        entropy_gradient: gradients flow through it.
         anchor: compute the KL from it too.
     """
     memory = policy.encode(batch.prompts)
     hidden = policy.hidden(memory, batch.index, batch.ids)
     head = policy.head_of_pass()
     scored = token_logprobs(
-        hidden, batch.ids, batch.mask, head, scored=policy.scored, entropy=entropy, places=batch.places, anchor=anchor
+        hidden,
+        batch.ids,
+        batch.mask,
+        head,
+        scored=policy.scored,
+        entropy=entropy,
+        entropy_gradient=entropy_gradient,
+        places=batch.places,
+        anchor=anchor,
     )
     if value_model is None:
         return TokenStatistics(scored.logprobs, scored.entropy, None, scored.kl)
@@ -113,6 +115,7 @@ class PPOUpdate:
         config: PPO settings.
         longest: tokens of the longest response that can be; read by `loss_average=constant`.
         reference: read by `kl.estimator=exact` inside the loss.
+        seed: of the run; with the step and the epoch it decides what is in which mini-batch.
     """
 
     def __init__(
@@ -124,11 +127,13 @@ class PPOUpdate:
         config: PPOConfig,
         longest: int = 1,
         reference: ReferencePolicy | None = None,
+        seed: int = 0,
     ) -> None:
         self.policy, self.value_model = policy, value_model
         self._optimizer, self._processes, self._config = optimizer, processes, config
         self._longest = longest
-        self._kl_loss, self._kl_scale = config.kl.place == "loss", 1.0
+        self._kl_loss, self.entropy = config.kl.place == "loss", config.entropy.build()
+        self._mini_batches = MiniBatches(policy, processes, config, seed)
         self._reference = reference if self._kl_loss and config.kl.estimator == "exact" else None
 
     def run(
@@ -146,33 +151,30 @@ class PPOUpdate:
             step: the training step, for the learning rate.
             experience: of this process; may be empty.
             batches: its rollout in micro-batches.
-            metrics: losses, clip fractions, gradient norm and ratio are added; before the first optimizer step also
-                the policy's entropy and `logprob_gap`, the mean |log ratio|, which is the error of the behaviour
-                log-probabilities.
-            check_ratio: called on every process, before the first optimizer step, with the largest |log ratio| of all.
+            metrics: losses, clip fractions, gradient norm and ratio are added; of the first epoch the policy's entropy,
+                and before the first optimizer step `logprob_gap`, the mean |log ratio|, which is the error of the
+                behaviour log-probabilities.
+            check_ratio: called on every process, before the first optimizer step, with the largest |log ratio| of all
+                that it is made from.
             beta: β of the step, for a KL penalty inside the loss.
         """
         left_out = () if self.value_model is not None else _OF_VALUES
         for name in (*_METRICS, *(("loss/kl",) if self._kl_loss else ())):
             if name not in left_out:
                 metrics.add(name, 0.0, 0.0)
-        counts = self._counts(experience.mask)
-        self._kl_scale = 1.0
-        if self._kl_loss:  # over all responses, also those that no reward is known of
-            every = self._counts(experience.rollout.response_mask)
-            by_token = self._config.loss_average == "token"
-            self._kl_scale = counts.tokens / every.tokens if by_token else counts.responses / every.responses
-        rounds = rounds_together(len(batches), self._processes)
+        if self.entropy.on:
+            metrics.add("entropy_coefficient", self.entropy.weight, 1)
+        steps = self._mini_batches.of_step(step, experience, batches)
         self._train_mode(self._config.compat.update_dropout)
-        for epoch in range(self._config.epochs):
+        for number, part in enumerate(steps):
             gaps = [
-                self._backward(experience, batch, counts, metrics, beta, first=epoch == 0)
-                for batch in first_measured(batches, self._config.epochs)
+                self._backward(experience, batch, part, metrics, beta, number)
+                for batch in first_measured(part.batches, len(steps))
             ]
-            for _ in range(rounds - len(batches)):
+            for _ in range(part.rounds - len(part.batches)):
                 self._backward_of_nothing()
             self._optimizer.sum_gradients()
-            if epoch == 0 and check_ratio is not None:
+            if number == 0 and check_ratio is not None:
                 largest = float(torch.stack(gaps).max()) if gaps else 0.0
                 largest = largest if math.isfinite(largest) else math.inf
                 check_ratio(max(self._processes.gather_objects([largest])))
@@ -184,30 +186,26 @@ class PPOUpdate:
         if self.value_model is not None:
             self.value_model.train(dropout)
 
-    def _counts(self, mask: Tensor) -> GlobalCounts:
-        counts = torch.tensor([float(mask.sum()), float((mask.sum(dim=1) > 0).sum())], dtype=torch.float64)
-        tokens, responses = self._processes.sum_(counts).tolist()
-        return GlobalCounts(max(tokens, 1.0), max(responses, 1.0))
-
     def _backward(
         self,
         experience: Experience,
         batch: MicroBatch,
-        counts: GlobalCounts,
+        part: MiniBatch,
         metrics: StepMetrics,
         beta: float,
-        first: bool,
+        number: int,
     ) -> Tensor:
-        """Accumulate the gradient of one micro-batch, without waiting for the device.
+        """Accumulate the gradient of one micro-batch of optimizer step `number`, without waiting for the device.
 
         Returns:
             fp32 [], the largest |log ratio|.
         """
-        config, cut = self._config, batch.cut
+        config, cut, counts = self._config, batch.cut, part.counts
+        first, bonus = number < config.mini_batches, self.entropy.weight
         mask = learnt_tokens(batch.mask, None if experience.learnt is None else experience.learnt[batch.rows])
         with self._processes.autocast():
             anchor = self._anchor(experience, batch)
-            now = token_statistics(self.policy, self.value_model, batch, entropy=first, anchor=anchor)
+            now = token_statistics(self.policy, self.value_model, batch, entropy=first or bonus > 0, entropy_gradient=bonus > 0, anchor=anchor)
         if config.compat.micro_batch_sums:
             counts = counts.times(len(mask) * self._processes.count / counts.responses)
         weights, scale = self._averaged(now.logprobs, batch.mask, counts)
@@ -220,11 +218,14 @@ class PPOUpdate:
             clip_upper=config.clip_upper,
             dual_clip=config.dual_clip,
             weights=_weighed(weights, experience, batch),
+            level=config.ratio,
+            kind=config.loss,
         )
         tokens, every = mask.sum(), batch.mask.sum()
         items, all_items = (tokens, every) if weights is None else (_learnt_rows(experience, batch), len(batch.rows))
         metrics.add("loss/policy", policy_loss.loss.detach(), items)
-        metrics.add("clip_fraction/policy", policy_loss.clipped, tokens)
+        for side, clipped in (("", policy_loss.clipped), ("_low", policy_loss.low), ("_high", policy_loss.high)):
+            metrics.add(f"clip_fraction/policy{side}", clipped, tokens)
         loss = policy_loss.loss
         if now.values is not None:
             value_loss = self._value_loss(now.values, experience, batch, mask, weights)
@@ -237,13 +238,19 @@ class PPOUpdate:
                 kl = kl_estimates(now.logprobs, cut(experience.reference_logprobs), batch.mask, config.kl.estimator)
             assert kl is not None
             penalty = (kl if weights is None else kl * weights).sum()
-            loss = loss + beta * self._kl_scale * penalty
+            over_all = part.learnt_share(config.loss_average == "token")  # also those that no reward is known of
+            loss = loss + beta * over_all * penalty
             metrics.add("loss/kl", penalty.detach(), all_items)
-        (loss * scale).backward()
-        metrics.add("ratio", (policy_loss.ratio * mask).sum(), tokens)
+        loss = loss * scale
+        if bonus:
+            loss = loss - bonus * (now.entropy * mask).sum() / counts.tokens
+        loss.backward()
+        metrics.add("ratio", (policy_loss.used * mask).sum(), tokens)
+        metrics.add("ratio_square", (policy_loss.used**2 * mask).sum(), tokens)
         gaps = policy_loss.ratio.detach().log().abs()
         if first:
             metrics.add("entropy", now.entropy.sum(), every)
+        if number == 0:
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         return gaps.max()
 

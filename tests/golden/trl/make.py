@@ -29,6 +29,18 @@ VARIANTS: dict[str, tuple[type, type, dict[str, Any]]] = {
         GRPOConfig,
         {"loss_type": "grpo", "multi_objective_aggregation": "normalize_then_sum", "beta": 0.0},
     ),
+    "gspo": (
+        GRPOTrainer,
+        GRPOConfig,
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.1, "epsilon_high": 0.05, "beta": 0.0},
+    ),
+    "gspo_by_token": (
+        GRPOTrainer,
+        GRPOConfig,
+        {"loss_type": "bnpo", "importance_sampling_level": "sequence", "epsilon": 0.05, "beta": 0.0},
+    ),
+    "cispo": (GRPOTrainer, GRPOConfig, {"loss_type": "cispo", "epsilon_high": 1.25, "beta": 0.0}),
+    "entropy": (GRPOTrainer, GRPOConfig, {"loss_type": "dr_grpo", "entropy_coef": 0.3, "beta": 0.0}),
     "rloo": (RLOOTrainer, RLOOConfig, {"beta": 0.05}),
 }
 
@@ -59,6 +71,7 @@ def recorder(base: type) -> type:
         def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
             found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
             self.calls.append(found[0])
+            self.entropies = found[1]
             return found
 
         def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,6 +94,9 @@ def recorder(base: type) -> type:
                 (gradient,) = torch.autograd.grad(loss, self.calls[-1], retain_graph=True)
                 names = ("completion_mask", "advantages", "old_per_token_logps", "ref_per_token_logps")
                 parts = {name: inputs[name] for name in names if inputs.get(name) is not None}
+                if self.args.entropy_coef:
+                    (by_entropy,) = torch.autograd.grad(loss, self.entropies, retain_graph=True)
+                    parts |= {"entropies": self.entropies, "gradient_by_entropy": by_entropy}
                 self.loss = plain({**parts, "loss": loss, "gradient": gradient, "logps": self.calls[-1]})
             return loss
 

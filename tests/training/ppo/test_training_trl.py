@@ -20,7 +20,7 @@ from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.ppo import GroupAdvantages, update
-from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.config import EntropyConfig, KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
 
 CASE = json.loads((ROOT / "tests/golden/trl/case.json").read_text())
@@ -126,6 +126,10 @@ class _Still:
         ("dr_grpo", {"loss_average": "constant"}),
         ("clip_higher", {"clip_upper": 0.28, "dual_clip": 1.5, "kl": KLConfig("loss", "k3")}),
         ("gdpo", {"loss_average": "sequence"}),
+        ("gspo", {"loss_average": "sequence", "ratio": "sequence", "clip": 0.1, "clip_upper": 0.05}),
+        ("gspo_by_token", {"ratio": "sequence", "clip": 0.05}),
+        ("cispo", {"loss": "cispo", "clip": 1.0, "clip_upper": 0.25}),
+        ("entropy", {"loss_average": "constant", "entropy": EntropyConfig(0.3)}),
     ],
 )
 def test_losses_and_their_gradients(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,12 +143,27 @@ def test_losses_and_their_gradients(name: str, settings: dict[str, Any], monkeyp
     experience = Experience(responses, RewardTrace({}, zeros), reference, None, zeros, advantages, None)
     config = PPOConfig(epochs=1, **settings)
     beta = CASE[name]["options"].get("beta", 0.0)
-    found = updated(experience, logps, config, CASE["longest"], monkeypatch, beta)
+    entropies = (given.get("entropies", zeros) * mask).requires_grad_()
+    found = updated(experience, logps, config, CASE["longest"], monkeypatch, beta, entropies)
     assert logps.grad is not None
     torch.testing.assert_close(logps.grad, given["gradient"] * mask, atol=1e-6, rtol=1e-5)
     assert float(given["gradient"].abs().max()) > 1e-3
     assert found["clip_fraction/policy"] > 0.1
-    assert found["loss/policy"] + beta * found.get("loss/kl", 0.0) == pytest.approx(float(given["loss"]), abs=1e-5)
+    loss = found["loss/policy"] + beta * found.get("loss/kl", 0.0)
+    if "entropies" in given:
+        assert entropies.grad is not None and float(entropies.grad.abs().max()) > 1e-3
+        torch.testing.assert_close(entropies.grad, given["gradient_by_entropy"] * mask, atol=1e-7, rtol=1e-5)
+        loss -= found["entropy_coefficient"] * found["entropy"]
+    assert loss == pytest.approx(float(given["loss"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gspo", "cispo"])
+def test_a_preset_takes_the_loss_that_is_compared(name: str) -> None:
+    """Only the clip differs: so small a policy moves further than those of the papers."""
+    compared = {"gspo": {"loss_average": "sequence", "ratio": "sequence"}, "cispo": {"loss": "cispo", "clip": 1.0}}[name]
+    settings = preset(name)["ppo"]
+    assert {key: settings[key] for key in compared} == compared
+    assert settings["kl"]["beta"] == CASE[name]["options"]["beta"] == 0.0
 
 
 @pytest.mark.parametrize("mode", get_args(ImportanceMode))
@@ -177,14 +196,15 @@ def updated(
     longest: int,
     monkeypatch: pytest.MonkeyPatch,
     beta: float = 0.0,
+    entropies: Tensor | None = None,
 ) -> dict[str, float]:
     """Metrics of one update in which the policy's log-probabilities are these, whose gradient it leaves."""
 
-    def statistics(
-        policy: Any, value: Any, batch: MicroBatch, entropy: bool = False, anchor: Any = None
-    ) -> update.TokenStatistics:
+    def statistics(policy: Any, value: Any, batch: MicroBatch, **asked: Any) -> update.TokenStatistics:
         here = batch.cut(logps)
-        return update.TokenStatistics(here, torch.zeros_like(here), None)
+        if entropies is None or not asked["entropy_gradient"]:
+            return update.TokenStatistics(here, torch.zeros_like(here), None)
+        return update.TokenStatistics(here, batch.cut(entropies), None)
 
     monkeypatch.setattr(update, "token_statistics", statistics)
     still: Any = _Still()
