@@ -38,8 +38,8 @@ class RolloutConfig(Settings):
             `generate`, or `continuous` (transformers' continuous batching; decoder-only models).
         importance_cap: C ≥ 1 of the importance weights min(π/μ, C) on the policy loss, where the engine's
             log-probabilities μ are not the update's π; None weighs nothing.
-        importance_mode: of those weights: each token's ratio or the whole response's (`sequence_…`), and beyond the cap
-            C (`…_truncate`) or 0 (`…_mask`).
+        importance_mode: of those weights: each token's ratio, that of the tokens up to it (`prefix_…`) or the whole
+            response's (`sequence_…`), and beyond the cap C (`…_truncate`) or 0 (`…_mask`).
     """
 
     prompts_per_step: Annotated[int, at_least(1)]

@@ -182,7 +182,7 @@ class GAE(Settings):
 
     def value_heads(self, components: Sequence[str], config: PPOConfig) -> int:
         """One, or one a component."""
-        return len(components) + (config.kl.place == "reward") if self.per_component else 1
+        return len(components) + config.kl.in_reward if self.per_component else 1
 
     def check(self, config: PPOConfig, samples: int) -> None:
         """Any settings, and any number of samples a prompt, will do."""
@@ -334,10 +334,10 @@ class GroupAdvantages(Settings):
             )
         if config.discount != 1.0:
             raise ConfigError(f"ppo.discount: this algorithm does not discount; expected 1.0, got {config.discount}")
-        if config.kl.place == "reward" and self.scale == "std" and (self.by_component or self.credit != "outcome"):
+        if config.kl.in_reward and self.scale == "std" and (self.by_component or self.credit != "outcome"):
             raise ConfigError(
                 "ppo.kl.place: rewards that are standardised by segment or by component have no unit in which the KL "
-                "penalty could be one of them; expected loss, got reward"
+                "penalty could be one of them; expected loss, got " + config.kl.place
             )
 
     def estimate(self, given: RewardedRollout, config: PPOConfig, reduce: Reduce) -> Estimate:
