@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +34,7 @@ Response = tuple[int, ...]
 Segments = Callable[[Response], list[tuple[int, float]]]
 """Of a response: the token that ends each segment, and its value."""
 END, START = 2, 3
+PROMPT = prompts(count=1)
 FIFTHS = list(dict.fromkeys([*itertools.permutations((3, 1, 1)), *itertools.permutations((2, 2, 1))]))
 
 
@@ -118,7 +119,6 @@ class Setting:
     values: Tensor | None = None
     masked: Tensor | None = None
     target: Tensor | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def scores(self) -> tuple[Tensor, Tensor]:
@@ -133,6 +133,17 @@ class Setting:
         self.__dict__["kl"] = of(table.logits)[1]
         whole = torch.autograd.functional.jacobian(of, table.logits, vectorize=True).flatten(3)
         return whole[0], whole[1]
+
+    @cached_property
+    def placed(self) -> dict[str, Tensor]:
+        """fp64 [n, T] by component: the rewards at their tokens."""
+        found = {}
+        for name, (_, of_rows) in self.rewards.items():
+            found[name] = torch.zeros(len(of_rows), self.table.longest, dtype=torch.float64)
+            for row, of_row in enumerate(of_rows):
+                for token, value in of_row.items():
+                    found[name][row, token] = value
+        return found
 
     def __hash__(self) -> int:
         return id(self)
@@ -176,10 +187,7 @@ class _Sums(Processes):
 def _trace(setting: Setting, rows: Tensor, factors: Tensor | None) -> RewardTrace:
     parts = {}
     for name, (weight, paid) in setting.rewards.items():
-        raw = torch.zeros(len(setting.table.responses), setting.table.longest, dtype=torch.float64)
-        for row, of_row in enumerate(paid):
-            for token, value in of_row.items():
-                raw[row, token] = value
+        raw = setting.placed[name]
         raw = raw[rows] if factors is None else raw[rows] * factors
         chosen = [paid[row] for row in rows.tolist()]
         values = [tuple(row.values()) for row in chosen]
@@ -204,7 +212,7 @@ def coefficients(setting: Setting, rows: Tensor, reduce: Callable[[Tensor], Tens
     old = now if weighs else sampler
     index = torch.arange(groups).repeat_interleave(n)
     rollout = Rollout(
-        prompts(count=1) * groups, ids[:, :1], ids[:, :1], index, torch.zeros_like(index), torch.zeros_like(index),
+        PROMPT * groups, ids[:, :1], ids[:, :1], index, torch.zeros_like(index), torch.zeros_like(index),
         (Sample(n),), ids, mask, old, [""] * len(rows), [()] * len(rows), sampler if weighs else None,
     )  # fmt: skip
     reference = table.logprobs(table.logits if setting.reference is None else setting.reference, setting.scored)[rows]
@@ -322,8 +330,8 @@ def compared(found: Tensor, true: Tensor, variance: float | None = None) -> dict
     }
     if size < 1e-12:
         numbers = {"error": numbers["error"], "rescaled": 1.0, "cosine": 0.0}
-    if variance is not None:
-        numbers["variance"] = variance / max(size**2, 1e-24) if size > 1e-12 else math.inf
+    elif variance is not None:
+        numbers["variance"] = variance / size**2
     return numbers
 
 
