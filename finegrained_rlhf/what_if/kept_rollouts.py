@@ -43,6 +43,8 @@ class KeptStep:
         advantages: fp32 [R, T], as trained.
         raw: the scorers' own values, by component.
         normalised: the same after normaliser and aggregation, by component.
+        tokens: R tuples, the token that carries each segment, by component.
+        corrections: R tuples (`ComponentTrace.corrections`), by component that was paid so.
     """
 
     step: int
@@ -54,6 +56,8 @@ class KeptStep:
     advantages: Tensor
     raw: Mapping[str, SegmentScores]
     normalised: Mapping[str, SegmentScores]
+    tokens: Mapping[str, Sequence[tuple[int, ...]]]
+    corrections: Mapping[str, Sequence[tuple[tuple[int, float], ...]]]
 
     @property
     def complete(self) -> bool:
@@ -101,6 +105,14 @@ def read_kept_step(
         advantages=_padded(rows, "advantage"),
         raw={name: _scores(name, rows, "raw") for name in components},
         normalised={name: _scores(name, rows, "normalised") for name in components},
+        tokens={
+            name: [tuple(int(segment.token or 0) for segment in row.of(name)) for row in rows] for name in components
+        },
+        corrections={
+            name: [tuple(row.corrections.get(name, ())) for row in rows]
+            for name in components
+            if any(name in row.corrections for row in rows)
+        },
     )
 
 
