@@ -31,9 +31,8 @@ def importance_weights(
     *rewards* at t, decision by decision (docs/algorithms.md).
 
     Source: truncation, Yao et al. (2025), "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"
-    (truncated importance sampling, TIS; Ionides, 2008); prefixes, per-decision importance sampling, Precup et al. (2000);
-    masking and sequences, Liu et al. (2025), "When Speed Kills
-    Stability". TRL calls the modes of tokens and sequences `vllm_importance_sampling_mode`.
+    (truncated importance sampling, TIS; Ionides, 2008); prefixes, Precup et al. (2000), per-decision importance
+    sampling; masking and sequences, Liu et al. (2025), "When Speed Kills Stability". TRL calls the modes of tokens and sequences `vllm_importance_sampling_mode`.
 
     Args:
         logprobs: fp32 [R, T] under the trained policy before the update, no gradient.

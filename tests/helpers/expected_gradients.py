@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 from rl_toy import prompts
@@ -128,7 +128,9 @@ class Setting:
         def of(logits: Tensor) -> Tensor:
             log_p = table.distributions(logits, self.scored)
             log_q = log_p.detach() if self.reference is None else table.distributions(self.reference, self.scored)
-            return torch.stack([table.logprobs(logits, self.scored), (log_p.exp() * (log_p - log_q)).sum(2) * table.mask])
+            return torch.stack(
+                [table.logprobs(logits, self.scored), (log_p.exp() * (log_p - log_q)).sum(2) * table.mask]
+            )
 
         self.__dict__["kl"] = of(table.logits)[1]
         whole = torch.autograd.functional.jacobian(of, table.logits, vectorize=True).flatten(3)
@@ -176,6 +178,26 @@ def true_gradient(setting: Setting) -> Tensor:
 
 
 # One update ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """In place of a policy: what the table says of the tokens. The update asks it for nothing else."""
+
+    said: update.TokenStatistics
+
+    def train(self, on: bool) -> None:
+        """There is no dropout."""
+
+
+_of_networks = update.token_statistics
+
+
+def _token_statistics(policy: Any, *rest: Any, **options: Any) -> update.TokenStatistics:
+    return policy.said if isinstance(policy, _Drawn) else _of_networks(policy, *rest, **options)
+
+
+update.token_statistics = _token_statistics  # for good: groups run in threads
 
 
 class _Sums(Processes):
@@ -231,10 +253,15 @@ def coefficients(setting: Setting, rows: Tensor, reduce: Callable[[Tensor], Tens
     optimizer = SimpleNamespace(sum_gradients=lambda: None, step=lambda step: 0.0)
     places = mask.flatten().nonzero().squeeze(1)
     batch = MicroBatch(rollout.prompts, torch.arange(len(rows)), index, ids, mask, places)
-    policy: Any = SimpleNamespace(train=lambda on: None)
-    with mock.patch.object(update, "token_statistics", lambda *a, **k: said):
-        one = update.PPOUpdate(policy, None, optimizer, _Sums(reduce), replace(config, epochs=1), table.longest)  # type: ignore[arg-type]
-        one.run(1, experience, [batch], StepMetrics(), beta=setting.beta)
+    one = update.PPOUpdate(
+        _Drawn(said),
+        None,
+        optimizer,
+        _Sums(reduce),
+        replace(config, epochs=1),
+        table.longest,  # type: ignore[arg-type]
+    )
+    one.run(1, experience, [batch], StepMetrics(), beta=setting.beta)
     of_kl = torch.zeros_like(now) if leaves[1].grad is None else leaves[1].grad
     assert leaves[0].grad is not None
     return -leaves[0].grad * table.longest, -of_kl * table.longest
@@ -243,34 +270,37 @@ def coefficients(setting: Setting, rows: Tensor, reduce: Callable[[Tensor], Tens
 # All groups ------------------------------------------------------------------------------------------------------
 
 
-class _NotYetKnown(Exception):
-    pass
-
-
 def in_lockstep(weights: Tensor, work: Callable[[int, Callable[[Tensor], Tensor]], Any]) -> list[Any]:
     """What `work` gives for each group, where every sum over processes is the mean over all groups by their weights."""
-    known: list[Tensor] = []
-    while True:
-        asked: list[Tensor] = []
+    count = len(weights)
+    asked: list[Tensor] = [torch.zeros(())] * count
+    mean: list[Tensor] = []
+    results: list[Any] = [None] * count
 
-        def one(number: int, asked: list[Tensor] = asked) -> Any:
-            calls: Iterator[Tensor] = iter(known)
+    def average() -> None:
+        mean[:] = [torch.einsum("g,g...->...", weights, torch.stack(asked).double())]
 
-            def reduce(sums: Tensor) -> Tensor:
-                for mean in calls:
-                    return mean.clone()
-                asked.append(sums.double() * weights[number])
-                raise _NotYetKnown
+    barrier = threading.Barrier(count, average, timeout=60)
 
-            try:
-                return work(number, reduce)
-            except _NotYetKnown:
-                return None
+    def one(number: int) -> None:
+        def reduce(sums: Tensor) -> Tensor:
+            asked[number] = sums
+            barrier.wait()
+            return mean[0].clone()
 
-        results = [one(number) for number in range(len(weights))]
-        if not asked:
-            return results
-        known.append(torch.stack(asked).sum(dim=0))
+        try:
+            results[number] = work(number, reduce)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(result is not None for result in results)
+    return results
 
 
 def groups_of(setting: Setting) -> tuple[Tensor, Tensor]:
@@ -325,7 +355,9 @@ def compared(found: Tensor, true: Tensor, variance: float | None = None) -> dict
     cosine = float(found @ true) / max(size * float(true.norm()), 1e-300)
     numbers = {
         "error": float((found - true).norm() / true.norm()),
-        "rescaled": float((found * (found @ true) / (found @ found) - true).norm() / true.norm()) if cosine > 0 else 1.0,
+        "rescaled": float((found * (found @ true) / (found @ found) - true).norm() / true.norm())
+        if cosine > 0
+        else 1.0,
         "cosine": cosine,
     }
     if size < 1e-12:

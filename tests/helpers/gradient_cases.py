@@ -80,7 +80,12 @@ def _mean(setting: Setting, by_group: bool, true: Tensor) -> tuple[Tensor, Tenso
 
 
 def of(
-    segments: Segments, credit: str, algorithm: AdvantageEstimator, table: Table = LONG, config: PPOConfig = PLAIN, **more: Any
+    segments: Segments,
+    credit: str,
+    algorithm: AdvantageEstimator,
+    table: Table = LONG,
+    config: PPOConfig = PLAIN,
+    **more: Any,
 ) -> Setting:
     """One component of weight 1."""
     if isinstance(algorithm, GAE):
@@ -154,19 +159,24 @@ def process_cases() -> dict[str, Case]:
     """Process supervision: of the reward, and of what it is the gradient of."""
     setting = of(words, "decided", PROCESS)
     places = setting.rewards["one"][1]  # segments that are paid at one token count as one
-    chance, number = chances(LONG, setting), torch.tensor([float(len(row)) for row in places])
+    chance, number = chances(LONG, setting), torch.tensor([len(row) for row in places]).double()
     mean = (chance * (earned(setting) / number.clamp(min=1))).sum()
     charged = earned(setting) - mean * number
     return {
         "of E[R]": Case(replace(setting, target=None), many_samples=True),
         "of E[R] − E[b]·E[N]": Case(replace(setting, target=charged), 1.0),
-        "of E[R], group mean": Case(of(words, "decided", GroupAdvantages("group_mean", credit="process")), many_samples=True),
+        "of E[R], group mean": Case(
+            of(words, "decided", GroupAdvantages("group_mean", credit="process")), many_samples=True
+        ),
     }
 
 
 def value_cases() -> dict[str, Case]:
     """GAE by its value function."""
-    def gae(lambda_: float, values: Callable[[Setting], Tensor], credit: str = "revised", discount: float = 1.0) -> Setting:
+
+    def gae(
+        lambda_: float, values: Callable[[Setting], Tensor], credit: str = "revised", discount: float = 1.0
+    ) -> Setting:
         setting = of(reads_on, credit, GAE(), config=replace(PLAIN, lambda_=lambda_, discount=discount))
         return replace(setting, values=values(setting))
 
@@ -258,9 +268,9 @@ def spread_cases() -> dict[str, Case]:
 def truncated_cases() -> dict[str, Case]:
     """Responses cut at the limit are in the statistics and are not learnt from."""
     cut = torch.tensor([row[-1] != END for row in SHORT.responses])
-    setting = of(reads_on, "outcome", RLOO, SHORT, masked=cut, many=True)
+    setting = of(reads_on, "outcome", RLOO, SHORT, masked=cut)
     scores, chance = earned(setting), chances(SHORT, setting)
-    factor = 1 / float(chance[~cut].sum())  # the loss is divided by what is learnt from
+    factor = len(cut) / int((~cut).sum())  # the loss is divided by the rows that are learnt from
     as_baseline = torch.where(cut, chance @ scores, scores)
     return {
         "masked, of E[R] with the baseline for cut ones": Case(replace(setting, target=as_baseline), factor),
@@ -275,7 +285,9 @@ def off_policy_cases() -> dict[str, Case]:
     sequence = replace(PLAIN, ratio="sequence")
     none = replace(PLAIN, lambda_=1.0)
     return {
-        "importance of sequences, outcome": Case(replace(outcome, importance="sequence_truncate", algorithm=GAE(), values=base.values), 1.0),
+        "importance of sequences, outcome": Case(
+            replace(outcome, importance="sequence_truncate", algorithm=GAE(), values=base.values), 1.0
+        ),
         "importance of sequences, revised": Case(replace(base, importance="sequence_truncate"), 1.0),
         "importance of prefixes on rewards, revised": Case(
             replace(base, importance="prefix_truncate", per_decision=True, config=none), 1.0
@@ -333,7 +345,9 @@ def preset_cases() -> dict[str, Case]:
                 dense = replace(algorithm, credit="returns", position="token")  # type: ignore[type-var]
                 credits.append((f"returns, {credit}", dense, credit))
         for row, estimator, credit in credits:
-            setting = of(reads_on, credit, estimator, SHORT, config, many=counts_steps, drawn=temperature, scored=scored)
+            setting = of(
+                reads_on, credit, estimator, SHORT, config, many=counts_steps, drawn=temperature, scored=scored
+            )
             if isinstance(algorithm, GAE):
                 setting = replace(setting, values=values_of(setting))
             exact = {"rloo": 1.0, "dr_grpo": 0.5}.get(name) if row != "returns, end" else None

@@ -205,7 +205,14 @@ class PPOUpdate:
         mask = learnt_tokens(batch.mask, None if experience.learnt is None else experience.learnt[batch.rows])
         with self._processes.autocast():
             anchor = self._anchor(experience, batch)
-            now = token_statistics(self.policy, self.value_model, batch, entropy=first or bonus > 0, entropy_gradient=bonus > 0, anchor=anchor)
+            now = token_statistics(
+                self.policy,
+                self.value_model,
+                batch,
+                entropy=first or bonus > 0,
+                entropy_gradient=bonus > 0,
+                anchor=anchor,
+            )
         if config.compat.micro_batch_sums:
             counts = counts.times(len(mask) * self._processes.count / counts.responses)
         weights, scale = self._averaged(now.logprobs, batch.mask, counts)
