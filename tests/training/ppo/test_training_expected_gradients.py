@@ -7,6 +7,8 @@ cases are: `gradient_cases.py`; how they are enumerated through the trainer's up
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,13 +16,24 @@ from typing import Any
 
 import pytest
 import torch
-from expected_gradients import Setting, coefficients, compared, earned, expected, groups_of, single, true_gradient
-from gradient_cases import BY, GOLDEN, PAGE, RLOO, TABLES, Case, kl_cases, of, reads_on, with_tables, words
+from expected_gradients import (
+    PROMPT,
+    Setting,
+    coefficients,
+    compared,
+    earned,
+    expected,
+    groups_of,
+    single,
+    true_gradient,
+)
+from gradient_cases import BY, GOLDEN, LONG, PAGE, RLOO, TABLES, Case, kl_cases, of, reads_on, with_tables, words
 from ppo_toy import make_trainer
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import Sample
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores
 from finegrained_rlhf.models.distribution import warp_logits
+from finegrained_rlhf.rewards import RewardComposer, RewardConfig
 from finegrained_rlhf.rl.kl import kl_estimates, kl_over_vocabulary
 from finegrained_rlhf.training.ppo import GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig
@@ -139,3 +152,49 @@ def test_it_would_show_a_gradient_that_is_wrong() -> None:
     setting = of(reads_on, "outcome", RLOO)
     other = replace(setting, target=-earned(setting))
     assert compared(expected(setting)[0], true_gradient(other))["error"] == pytest.approx(2.0)
+
+
+class Numbers:
+    """Words are segments: worth 1 with a digit behind the mark, else −1/2; with `reads_on` only where the last has one.
+
+    Token 0 begins a word, " 3.", and token 1 goes on with it, "5": "3." may become "3.5".
+    """
+
+    look_ahead = 0
+
+    def __init__(self, reads_on: bool) -> None:
+        self.reads_on = reads_on
+
+    def setup(self, device: torch.device) -> None:
+        """Nothing to load."""
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        spans = [tuple(match.span() for match in re.finditer(r"\S+", text)) for text in responses]
+        values = []
+        for text, row in zip(responses, spans, strict=True):
+            good = text.endswith("5") or not self.reads_on
+            values.append(tuple(1.0 if good and text[a:b].endswith("5") else -0.5 for a, b in row))
+        return SegmentScores(spans, values)
+
+
+@pytest.mark.parametrize("reading_on", [False, True])
+@pytest.mark.parametrize(("credit", "exact"), [("end", False), ("outcome", True), ("decided", True), ("revised", True)])
+def test_what_the_composer_pays_has_the_gradient_of_the_reward(credit: Any, exact: bool, reading_on: bool) -> None:
+    """Through `RewardComposer`, on text: `decided` and `revised` are exact for scorers that read on or do not."""
+    pieces = [[(" 3.", "5", "")[token] for token in row] for row in LONG.responses]
+    texts = ["".join(row).strip() for row in pieces]
+    ends = [tuple(len("".join(row[: t + 1]).lstrip()) for t in range(len(row))) for row in pieces]
+    index = torch.arange(len(texts))
+    rollout = Rollout(
+        PROMPT * len(texts), LONG.ids[:, :1], LONG.ids[:, :1], index, 0 * index, 0 * index, (Sample(1),),
+        LONG.ids, LONG.mask, torch.zeros(LONG.mask.shape), texts, ends,
+    )  # fmt: skip
+    composer = RewardComposer(RewardConfig({"numbers": Numbers(reading_on)}, {"numbers": 1.0}, credit=credit))
+    scores = composer.score(rollout.row_prompts(), texts)
+    total = composer.compose(rollout, scores, prefixes=composer.score_prefixes(rollout)).total
+    rows = [{t: float(row[t]) for t in range(LONG.longest) if row[t]} for row in total]
+    setting = replace(of(words, "end", BY["token"]), rewards={"one": (1.0, rows)})
+    error = compared(expected(setting)[0], true_gradient(setting))["error"]
+    assert (error < 1e-10) == exact
+    if credit in ("revised", "decided") and not (credit == "decided" and reading_on):
+        assert len({t for row, y in zip(rows, LONG.responses, strict=True) for t in row if t < len(y) - 1}) > 1
