@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rl_toy import prompts
@@ -203,7 +203,7 @@ update.token_statistics = _token_statistics  # for good: groups run in threads
 class _Sums(Processes):
     def __init__(self, reduce: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.sum_ = reduce  # type: ignore[method-assign]
+        self.sum_ = reduce  # type: ignore[method-assign, assignment]
 
 
 def _trace(setting: Setting, rows: Tensor, factors: Tensor | None) -> RewardTrace:
@@ -250,16 +250,16 @@ def coefficients(setting: Setting, rows: Tensor, reduce: Callable[[Tensor], Tens
         experience = replace(experience, learnt=~setting.masked[rows])
     leaves = now.clone().requires_grad_(), kl.clone().requires_grad_()
     said = update.TokenStatistics(leaves[0], torch.zeros_like(now), None, leaves[1])
-    optimizer = SimpleNamespace(sum_gradients=lambda: None, step=lambda step: 0.0)
+    optimizer: Any = SimpleNamespace(sum_gradients=lambda: None, step=lambda step: 0.0)
     places = mask.flatten().nonzero().squeeze(1)
     batch = MicroBatch(rollout.prompts, torch.arange(len(rows)), index, ids, mask, places)
     one = update.PPOUpdate(
-        _Drawn(said),
+        cast(Any, _Drawn(said)),
         None,
         optimizer,
         _Sums(reduce),
         replace(config, epochs=1),
-        table.longest,  # type: ignore[arg-type]
+        table.longest,
     )
     one.run(1, experience, [batch], StepMetrics(), beta=setting.beta)
     of_kl = torch.zeros_like(now) if leaves[1].grad is None else leaves[1].grad
