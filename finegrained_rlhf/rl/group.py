@@ -15,6 +15,8 @@ from finegrained_rlhf.rl.stats import check_token_tensors
 if TYPE_CHECKING:
     from torch import Tensor
 
+Place = Literal["segment", "token", "share"]
+
 EPSILON = 1e-4
 """Added to a group's standard deviation, as TRL and the authors of Dr. GRPO have it."""
 
@@ -108,26 +110,27 @@ def compare_returns(
     mask: Tensor,
     groups: Tensor,
     *,
-    at: Literal["segment", "share"],
+    at: Place,
     leave_one_out: bool = False,
 ) -> Compared:
     """What each token still earns, Σ_{t'≥t} r_{t'}, against what the group still earned at the same place.
 
-    The place of token t in response i is, with `segment`, the number of segments that ended before t: the baseline is
-    the mean of what the responses earned from their segment of that number on, 0 for those that had fewer. With
-    `share` it is t/|y_i|: another response of length |y_j| counts with its token ⌊t·|y_j| / |y_i|⌋.
+    The place of token t in response i is, with `segment`, the number of segments that were paid before t: the baseline
+    is the mean of what the responses earned from their segment of that number on, 0 for those that had fewer. With
+    `token` it is t itself, 0 for shorter responses. With `share` it is t/|y_i|: another response of length |y_j| counts
+    with its token ⌊t·|y_j| / |y_i|⌋.
 
-    Leaving the response itself out gives an unbiased baseline with `segment`, as far as the tokens before t decide
-    which segments ended before t. With `share` it is not quite unbiased: |y_i| depends on whether token t ends the
-    response. Nor are Σ_{t'≥t} r_{t'} all that token t decides, where it settles how a segment before it ended or was
-    paid.
+    What is subtracted has no bias where the response itself is left out and its place follows from the tokens before t:
+    always with `token`; with `segment` where every segment is paid no earlier than the token that settles that it ends;
+    never with `share`, since |y_i| depends on whether token t ends the response. That Σ_{t'≥t} r_{t'} is all that token
+    t decides holds where what was paid before t follows from the tokens before t (docs/algorithms.md).
 
     Args:
         rewards: fp [R, T]; with `segment` zero where no segment ends.
         ends: int or bool [R, T], 1 at the tokens that carry a segment.
         mask: int [R, T], a prefix of ones in each row.
         groups: int64 [R].
-        at: `segment` or `share`.
+        at: `segment`, `token` or `share`.
         leave_one_out: the baseline leaves the response out.
 
     Returns:
@@ -150,6 +153,8 @@ def compare_returns(
         own = to_go[rows]
         if at == "segment":
             there = _at_segment(rewards[rows].double() * mask[rows], ends[rows].long() * mask[rows])
+        elif at == "token":
+            there = own[None].expand(len(rows), -1, -1)
         else:
             there = _at_share(own, mask[rows].sum(dim=1))
         mean = there.mean(dim=1)  # over the group's responses, [n, T]
@@ -176,7 +181,7 @@ def rewards_to_go(rewards: Tensor, mask: Tensor) -> Tensor:
 
 def _at_segment(rewards: Tensor, ends: Tensor) -> Tensor:
     """[n, n, T]: at (i, j, t) what response j earned from its segment of the number of i's token t on."""
-    before = ends.cumsum(dim=1) - ends  # segments that ended before each token
+    before = ends.cumsum(dim=1) - ends  # segments that were paid before each token
     width = int(ends.sum(dim=1).max()) + 1
     by_segment = rewards.new_zeros(len(rewards), width).scatter_add_(1, before, rewards * ends)
     from_segment = by_segment.flip(1).cumsum(dim=1).flip(1)  # [n, S]

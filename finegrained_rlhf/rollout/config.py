@@ -42,8 +42,8 @@ class RolloutConfig(Settings):
             `generate`, or `continuous` (transformers' continuous batching; decoder-only models).
         importance_cap: C ≥ 1 of the importance weights min(π/μ, C) on the policy loss, where the engine's
             log-probabilities μ are not the update's π; None weighs nothing.
-        importance_mode: of those weights: each token's ratio or the whole response's (`sequence_…`), and beyond the cap
-            C (`…_truncate`) or 0 (`…_mask`).
+        importance_mode: of those weights: each token's ratio, that of the tokens up to it (`prefix_…`) or the whole
+            response's (`sequence_…`), and beyond the cap C (`…_truncate`) or 0 (`…_mask`).
         truncated: what becomes of a response without an end of sequence, cut off at `max_new_tokens`: `kept` as any
             other; `masked`: paid the baseline, so that nothing is learnt from it while the others are still compared
             with it; `charged`: pays `reward.end_penalty`, which has to be set.

@@ -100,7 +100,7 @@ def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig
         ppo = PPOConfig(**settings, **made)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"expected the settings of PPO ({error})", file=run.config_path, field="ppo") from None
-    if (ppo.kl.place, ppo.kl.estimator) == ("reward", "exact"):
+    if ppo.kl.in_reward and ppo.kl.estimator == "exact":
         raise ConfigError(
             f"{run.config_path}: ppo.kl.estimator=exact took a penalty from the rewards that samples do not keep: "
             "such a run cannot be weighed anew"

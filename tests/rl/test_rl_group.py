@@ -131,6 +131,14 @@ def test_returns_at_one_share_by_hand() -> None:
     assert alone.centred.tolist() == [[3 - 5.0, 3 - 5.0, 2 - 0.0], [5 - 3.0, 0 - 3.0, 0.0]]
 
 
+def test_returns_at_one_token_by_hand() -> None:
+    # Still to earn 3, 3, 2 and 5, 0, and nothing where the shorter one is over.
+    rewards = torch.tensor([[0.0, 1.0, 2.0], [5.0, 0.0, 0.0]])
+    ends, mask = torch.tensor([[0, 1, 1], [1, 0, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    alone = compare_returns(rewards, ends, mask, torch.zeros(2, dtype=torch.long), at="token", leave_one_out=True)
+    assert alone.centred.tolist() == [[3 - 5.0, 3 - 0.0, 2 - 0.0], [5 - 3.0, 0 - 3.0, 0.0]]
+
+
 def loop_returns(rewards: Tensor, ends: Tensor, at: str, row: int, t: int) -> tuple[float, list[float]]:
     """What a token still earns, and what every response of its group still earned at its place."""
 
@@ -139,6 +147,9 @@ def loop_returns(rewards: Tensor, ends: Tensor, at: str, row: int, t: int) -> tu
 
     found = []
     for other in rows_of(int(GROUPS[row])):
+        if at == "token":
+            found.append(to_go(other, t))
+            continue
         if at == "share":
             found.append(to_go(other, t * LENGTHS[other] // LENGTHS[row]))
             continue
@@ -149,7 +160,7 @@ def loop_returns(rewards: Tensor, ends: Tensor, at: str, row: int, t: int) -> tu
 
 
 @pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("at", ["segment", "share"])
+@pytest.mark.parametrize("at", ["segment", "token", "share"])
 def test_returns_against_a_loop(at: str, alone: bool) -> None:
     rewards, ends = ragged(1)
     found = compare_returns(rewards, ends, MASK, GROUPS, at=at, leave_one_out=alone)  # type: ignore[arg-type]

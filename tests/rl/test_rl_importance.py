@@ -19,6 +19,9 @@ BY_HAND = {
     # token by token: C = 2.5 cuts the 4 and the 3
     "token_truncate": [[2.0, 0.5, 2.5], [1.0, 2.5, 1.0]],
     "token_mask": [[2.0, 0.5, 0.0], [1.0, 0.0, 1.0]],
+    # of the tokens so far: 2, 2 · 1/2 = 1, 1 · 4 = 4 and 1, 3
+    "prefix_truncate": [[2.0, 1.0, 2.5], [1.0, 2.5, 1.0]],
+    "prefix_mask": [[2.0, 1.0, 0.0], [1.0, 0.0, 1.0]],
     # of responses: 2 · 1/2 · 4 = 4 and 1 · 3 = 3, both above C
     "sequence_truncate": [[2.5, 2.5, 2.5], [2.5, 2.5, 1.0]],
     "sequence_mask": [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]],
@@ -32,7 +35,9 @@ def loop(policy: Tensor, sampler: Tensor, mask: Tensor, cap: float, mode: str) -
         whole = sum(gap for t, gap in enumerate(gaps) if mask[row, t])
         weights = []
         for t, gap in enumerate(gaps):
-            ratio = math.exp(whole if mode.startswith("sequence") else gap) if mask[row, t] else 1.0
+            so_far = sum(gaps[: t + 1])
+            log_ratio = {"token": gap, "prefix": so_far, "sequence": whole}[mode.split("_")[0]]
+            ratio = math.exp(log_ratio) if mask[row, t] else 1.0
             if ratio > cap:
                 ratio = 0.0 if mode.endswith("mask") else cap
             weights.append(ratio)

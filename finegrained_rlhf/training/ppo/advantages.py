@@ -18,6 +18,7 @@ from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_ret
 from finegrained_rlhf.rl.group import (
     EPSILON,
     Compared,
+    Place,
     compare_outcomes,
     compare_returns,
     compare_segments,
@@ -181,7 +182,7 @@ class GAE(Settings):
 
     def value_heads(self, components: Sequence[str], config: PPOConfig) -> int:
         """One, or one a component."""
-        return len(components) + (config.kl.place == "reward") if self.per_component else 1
+        return len(components) + config.kl.in_reward if self.per_component else 1
 
     def check(self, config: PPOConfig, samples: int) -> None:
         """Any settings, and any number of samples a prompt, will do."""
@@ -288,8 +289,9 @@ class GroupAdvantages(Settings):
             segment's reward against all segments of the group, summed over the segments that end at the token or
             later (DeepSeekMath); `returns`, the rewards from the token on against what the group earned from the same
             place on.
-        position: where `credit=returns` compares: `segment`, from the segment of the same number on; `share`, from the
-            same share of a response's tokens on. With `batch_mean` all tokens have one baseline.
+        position: where `credit=returns` compares: `segment`, from the segment of the same number on; `token`, from the
+            token of the same number on; `share`, from the same share of a response's tokens on, which has a small bias.
+            With `batch_mean` all tokens have one baseline.
         by_component: every component is compared on its own, before its weight, and the weights multiply the
             advantages; else their weighted sum is compared.
         whiten: advantages are scaled to mean 0 and variance 1 over the responses of all processes (over their tokens,
@@ -299,7 +301,7 @@ class GroupAdvantages(Settings):
     baseline: Literal["leave_one_out", "group_mean", "batch_mean"] = "leave_one_out"
     scale: Literal["none", "std"] = "none"
     credit: Literal["outcome", "process", "returns"] = "outcome"
-    position: Literal["segment", "share"] = "segment"
+    position: Place = "segment"
     by_component: bool = False
     whiten: bool = False
 
@@ -332,10 +334,10 @@ class GroupAdvantages(Settings):
             )
         if config.discount != 1.0:
             raise ConfigError(f"ppo.discount: this algorithm does not discount; expected 1.0, got {config.discount}")
-        if config.kl.place == "reward" and self.scale == "std" and (self.by_component or self.credit != "outcome"):
+        if config.kl.in_reward and self.scale == "std" and (self.by_component or self.credit != "outcome"):
             raise ConfigError(
                 "ppo.kl.place: rewards that are standardised by segment or by component have no unit in which the KL "
-                "penalty could be one of them; expected loss, got reward"
+                "penalty could be one of them; expected loss, got " + config.kl.place
             )
 
     def estimate(self, given: RewardedRollout, config: PPOConfig, reduce: Reduce) -> Estimate:
@@ -357,8 +359,9 @@ class GroupAdvantages(Settings):
             advantages = whiten(advantages, mask)
             found = {name: share * whiten.factor for name, share in found.items()}
             found[BASELINE] = advantages - sum(found.values(), torch.zeros_like(advantages))
-        shares = {name: share.float() for name, share in found.items()}
-        return Estimate(given.rewards(), advantages.float(), shares, learnt=given.learnt)
+        rewards = given.rewards()
+        shares = {name: share.to(rewards.dtype) for name, share in found.items()}
+        return Estimate(rewards, advantages.to(rewards.dtype), shares, learnt=given.learnt)
 
     def _learnt(self, given: RewardedRollout) -> Tensor | None:
         """Of the responses with a reward those that have another one in their group, where groups are compared."""

@@ -19,7 +19,8 @@ class KLConfig(Settings):
 
     Attributes:
         place: `reward` takes β·KL of each token from its reward; `loss` adds it to its loss, where the gradient goes
-            through it.
+            through it, but not through the states that tokens lead to; `both` does both, which is the whole gradient of
+            β times the KL where the estimator is `exact`, the only one that it takes.
         estimator: of the KL of a token: `k1` log π − log π_ref, `k2` half its square, `k3` π_ref/π − 1 − log(π_ref/π);
             `exact` is the KL over the vocabulary at the state that the token was drawn in.
         beta: coefficient β (starting value for the adaptive controller); 0.3 fine-grained, 0.2 preference.
@@ -32,7 +33,7 @@ class KLConfig(Settings):
             tokens, a KL only where what is drawn is what is scored; or `exact`, as with `estimator=exact` in any case.
     """
 
-    place: Literal["reward", "loss"] = "reward"
+    place: Literal["reward", "loss", "both"] = "reward"
     estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
     beta: Annotated[float, at_least(0)] = 0.3
     controller: Literal["fixed", "adaptive"] = "fixed"
@@ -43,7 +44,22 @@ class KLConfig(Settings):
     measure: Literal["sampled", "exact"] = "sampled"
 
     def __post_init__(self) -> None:
+        if self.place == "both" and self.estimator != "exact":
+            raise ConfigError(
+                "ppo.kl.place=both adds the two halves of the gradient of the KL over the vocabulary; expected "
+                f"ppo.kl.estimator=exact, got {self.estimator} (k1 in the reward has the whole gradient)"
+            )
         self.build()
+
+    @property
+    def in_reward(self) -> bool:
+        """Whether a token's reward is less its penalty."""
+        return self.place != "loss"
+
+    @property
+    def in_loss(self) -> bool:
+        """Whether the penalty is part of the loss."""
+        return self.place != "reward"
 
     @property
     def exact(self) -> bool:

@@ -61,7 +61,7 @@ def make_experience(
     """
     check_components_add_up(trace)
     penalty = None
-    if config.kl.place == "reward":
+    if config.kl.in_reward:
         estimator = config.kl.estimator
         if estimator == "exact":
             assert kl is not None

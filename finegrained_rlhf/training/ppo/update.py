@@ -132,7 +132,7 @@ class PPOUpdate:
         self.policy, self.value_model = policy, value_model
         self._optimizer, self._processes, self._config = optimizer, processes, config
         self._longest = longest
-        self._kl_loss, self.entropy = config.kl.place == "loss", config.entropy.build()
+        self._kl_loss, self.entropy = config.kl.in_loss, config.entropy.build()
         self._mini_batches = MiniBatches(policy, processes, config, seed)
         self._reference = reference if self._kl_loss and config.kl.estimator == "exact" else None
 

@@ -1,211 +1,200 @@
 """The gradient that each algorithm has on average, by enumeration: what is unbiased, and what is not by how much.
 
-All responses of a policy by table are drawn in pairs, each pair with its probability, so no number here is sampled.
-Rewards and values are multiples of 1/16: fp32 holds what an unbiased algorithm makes of them exactly.
+Every group of responses of a policy by table is drawn with its probability, so no number here is sampled. What the
+cases are: `gradient_cases.py`; how they are enumerated through the trainer's update: `expected_gradients.py`.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from enumeration_toy import TablePolicy
-from rl_toy import prompts
-from torch import Tensor
+from expected_gradients import (
+    PROMPT,
+    Setting,
+    coefficients,
+    compared,
+    earned,
+    expected,
+    groups_of,
+    single,
+    true_gradient,
+)
+from gradient_cases import BY, GOLDEN, LONG, PAGE, RLOO, TABLES, Case, kl_cases, of, reads_on, with_tables, words
+from ppo_toy import make_trainer
 
-from finegrained_rlhf.core.records import ComponentTrace, RewardTrace, Rollout, Sample, SegmentScores
-from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
-from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator, RewardedRollout
-from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores
+from finegrained_rlhf.models.distribution import warp_logits
+from finegrained_rlhf.rewards import RewardComposer, RewardConfig
+from finegrained_rlhf.rl.kl import kl_estimates, kl_over_vocabulary
+from finegrained_rlhf.training.ppo import GroupAdvantages
+from finegrained_rlhf.training.ppo.config import KLConfig
 
-Response = tuple[int, ...]
-Paid = Callable[[Response], dict[int, float]]
-Rewards = Mapping[str, tuple[float, Paid]]
-TABLE, SHORT = TablePolicy(longest=3), TablePolicy(longest=2)
-REFERENCE = torch.randn(TABLE.logits.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-BETA = 0.25
-PLAIN = PPOConfig(lambda_=1.0, whiten_rewards=False, whiten_advantages=False)
+NUMBERS = json.loads(GOLDEN.read_text(encoding="utf-8"))
+NEEDS = {"presets": [pytest.mark.needs("hydra")]}
 
 
-def words(response: Response) -> dict[int, float]:
-    """Every token but the end is a segment: 1 for token 0, −1/2 for token 1."""
-    return {t: (1.0, -0.5)[token] for t, token in enumerate(response) if token != TABLE.end}
+@cache
+def cases(table: str) -> dict[str, Case]:
+    return TABLES[table]()
 
 
-def joined_words(response: Response) -> dict[int, float]:
-    """Token 1 goes on with a word before it of one token: whether a word ends is decided by the token behind it.
-
-    As a full stop after a digit may end a sentence or go on with a number. A word of two tokens is paid 1, else −1/2.
-    """
-    ends: list[list[int]] = []
-    for t, token in enumerate(response):
-        if token == TABLE.end:
-            continue
-        if token == 1 and ends and len(ends[-1]) == 1:
-            ends[-1].append(t)
+@pytest.mark.parametrize("table", [pytest.param(name, marks=NEEDS.get(name, [])) for name in TABLES])
+def test_the_numbers_of_the_page_are_those_of_today(table: str) -> None:
+    """A number that moves fails; tests/golden/gradients/make.py writes new ones, and the page's tables."""
+    assert list(NUMBERS[table]) == list(cases(table))
+    for row, case in cases(table).items():
+        found = case.numbers()
+        assert found == pytest.approx(NUMBERS[table][row], rel=1e-6, abs=1e-9), row
+        if case.factor is not None:
+            assert abs(found["error"] - abs(case.factor - 1)) < 1e-10 and found["rescaled"] < 1e-10, row
         else:
-            ends.append([t])
-    return {word[-1]: 1.0 if len(word) == 2 else -0.5 for word in ends}
+            assert found["error"] > 1e-3, row
 
 
-def whole(response: Response) -> dict[int, float]:
-    """One number a response, at its last token, that is no sum over tokens."""
-    return {len(response) - 1: float(len(set(response)) ** 2)}
+def test_the_page_has_these_numbers() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page, NUMBERS) == page
+    assert all(f"<!-- gradients: {name} -->" in page for name in TABLES)
 
 
-def component(rows: Sequence[Mapping[int, float]], width: int, weight: float) -> ComponentTrace:
-    raw = torch.zeros(len(rows), width)
-    for row, paid in enumerate(rows):
-        for token, value in paid.items():
-            raw[row, token] = value
-    values = [tuple(paid.values()) for paid in rows]
-    spans = [tuple((t, t + 1) for t in paid) for paid in rows]
-    return ComponentTrace(
-        SegmentScores(spans, values), weight, raw, raw, weight * raw, values, [tuple(p) for p in rows]
-    )
+def advantages_of(setting: Setting) -> torch.Tensor:
+    """What the update multiplies the gradients of all groups by."""
+    return coefficients(setting, groups_of(setting)[0].flatten(), single)[0]
 
 
-def rewarded(table: TablePolicy, responses: Sequence[Response], rewards: Rewards, penalised: bool) -> RewardedRollout:
-    """Responses in groups of two, with values that depend on what comes before a token alone."""
-    width = max(map(len, responses))
-    mask = torch.tensor([[int(t < len(row)) for t in range(width)] for row in responses])
-    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in responses])
-    index, zeros = torch.arange(len(responses)) // 2, torch.zeros(len(responses), dtype=torch.long)
-    rollout = Rollout(
-        prompts(count=1) * (len(responses) // 2), ids[:, :1], ids[:, :1], index, zeros, zeros, (Sample(2),),
-        ids, mask, torch.zeros(mask.shape), [""] * len(responses), [()] * len(responses),
-    )  # fmt: skip
-    parts = {
-        name: component([paid(row) for row in responses], width, weight) for name, (weight, paid) in rewards.items()
-    }
-    total = torch.stack([part.weighted for part in parts.values()]).sum(dim=0)
-    values = torch.tensor([[(3 * sum(row[:t]) - 2 * t) / 16 for t in range(width)] for row in ids.tolist()])
-    penalty = None
-    if penalised:
-        penalty = torch.zeros(mask.shape)
-        for number, row in enumerate(responses):
-            penalty[number, : len(row)] = BETA * (table.logprobs(row, table.logits) - table.logprobs(row, REFERENCE))
-    return RewardedRollout(rollout, RewardTrace(parts, total), penalty, values)
+@pytest.mark.parametrize("credit", ["outcome", "returns"])
+@pytest.mark.parametrize("samples", [2, 3])
+def test_a_mean_that_the_response_is_in_leaves_n_minus_one_nths(credit: Any, samples: int) -> None:
+    """In every single group, not only on average."""
+    alone = GroupAdvantages(credit=credit, position="token")
+    setting = of(words, "revised", alone, samples=samples)
+    groups = groups_of(setting)[0][::7].flatten()
+    found = [
+        coefficients(replace(setting, algorithm=algorithm), groups, single)[0]
+        for algorithm in (replace(alone, baseline="group_mean"), alone)
+    ]
+    torch.testing.assert_close(found[0], found[1] * (samples - 1) / samples, atol=1e-14, rtol=0)
+    assert float(found[1].abs().max()) > 1e-3
 
 
-def gradients(
-    algorithm: AdvantageEstimator,
-    rewards: Rewards,
-    config: PPOConfig = PLAIN,
-    *,
-    drawn: float = 1.0,
-    scored: float = 1.0,
-    penalised: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Of half of Σ_t A_t log π(a_t) over a pair, on average, and of the reward that is expected.
+def test_k2_and_the_divergence_inside_the_loss_have_one_gradient() -> None:
+    """Both hold the distribution of the states fixed."""
+    rows = {name: case for name, case in kl_cases().items() if name in ("k2 in the loss", "exact in the loss")}
+    k2, exact = (expected(case.setting)[0] for case in rows.values())
+    torch.testing.assert_close(k2, exact, atol=1e-13, rtol=0)
+    in_reward = expected(kl_cases()["exact in the reward"].setting)[0]
+    torch.testing.assert_close(exact + in_reward, true_gradient(rows["k2 in the loss"].setting), atol=1e-13, rtol=0)
 
-    Args:
-        algorithm: makes A; where it compares with the batch, a batch is one pair.
-        rewards: weight and reward of each component.
-        config: of GAE.
-        drawn: temperature at which the pairs are drawn, and at which the reward is expected.
-        scored: temperature of the distribution that is differentiated.
-        penalised: whether β(log π − log π_ref) is taken from the rewards of tokens, and β·KL from the expected reward.
+
+def test_under_top_k_the_mean_of_k3_is_the_divergence_less_what_the_reference_has_elsewhere() -> None:
+    """Drawn from S, the top 2 of 5, and scored so; the reference is whole: E[k3] = KL + π_ref(S) − 1, E[k1] = KL."""
+    logits = torch.linspace(-1, 2, 5)[None]
+    log_p = warp_logits(logits, Sample(1, top_k=2)).double().log_softmax(dim=1)
+    log_q = torch.tensor([[0.5, 0.1, -0.3, 0.9, -1.0]], dtype=torch.float64).log_softmax(dim=1)
+    drawn = log_p > -torch.inf
+    kl, on_support = float(kl_over_vocabulary(log_p, log_q)), float(log_q.exp()[drawn].sum())
+    finite = torch.where(drawn, log_p, 0.0)
+    means = {}
+    for estimator in ("k1", "k3"):
+        each = kl_estimates(finite, log_q, torch.ones_like(log_q).long(), estimator)  # type: ignore[arg-type]
+        means[estimator] = float((log_p.exp() * each)[drawn].sum())
+    assert means["k1"] == pytest.approx(kl, abs=1e-12)
+    assert means["k3"] == pytest.approx(kl + on_support - 1, abs=1e-12) and on_support < 0.6
+
+
+def test_groups_of_one_reward_may_still_teach_where_rewards_are_dense() -> None:
+    """So sampling on asks advantages: groups whose sums are equal have a gradient by returns, none by outcome."""
+    setting = of(reads_on, "revised", BY["token"])
+    groups, weights = groups_of(setting)
+    scores = earned(setting)
+    alike = scores[groups[:, 0]] == scores[groups[:, 1]]
+    assert 0.05 < float(weights[alike].sum()) < 0.95
+    shape = (*groups.shape, -1)
+    dense = advantages_of(setting).view(shape)[alike].abs().sum(dim=(1, 2)) > 1e-12
+    assert 0 < int(dense.sum()) < len(dense)
+    assert not advantages_of(replace(setting, algorithm=RLOO)).view(shape)[alike].any()
+
+
+def test_the_exact_penalty_is_refused_in_both_places_by_estimates() -> None:
+    with pytest.raises(ConfigError, match=r"ppo\.kl\.place=both"):
+        KLConfig("both", "k1")
+
+
+@pytest.mark.parametrize(("kind", "shared"), [("t5", False), ("llama", False), ("t5", True), ("llama", True)])
+def test_no_value_of_the_trainer_sees_its_own_token(tmp_path: Path, kind: str, shared: bool) -> None:
+    """Exchanging token t of responses leaves the values up to t as they are, and moves the next."""
+    trainer = make_trainer(tmp_path, kind, shared=shared, max_new_tokens=6)
+    rollout = trainer._draw(trainer.data.train[:3], trainer.rollout_config.decoding(), 1)
+    t, rows = 1, rollout.response_mask[:, 2].bool()
+    assert rows.any()
+    ids = rollout.response_ids.clone()
+    ids[:, t] = torch.where(ids[:, t] == 5, 6, 5)
+    values = [
+        trainer._scorer.score_again(one, trainer._micro_batches(one)).values
+        for one in (rollout, replace(rollout, response_ids=ids))
+    ]
+    assert values[0] is not None and values[1] is not None
+    torch.testing.assert_close(values[0][:, : t + 1], values[1][:, : t + 1], atol=1e-6, rtol=0)
+    assert float((values[0] - values[1])[rows, t + 1].abs().min()) > 1e-6
+
+
+def test_it_would_show_a_gradient_that_is_wrong() -> None:
+    """Of another policy's rewards: the harness does not agree with everything."""
+    setting = of(reads_on, "outcome", RLOO)
+    other = replace(setting, target=-earned(setting))
+    assert compared(expected(setting)[0], true_gradient(other))["error"] == pytest.approx(2.0)
+
+
+class Numbers:
+    """Words are segments: worth 1 with a digit behind the mark, else −1/2; with `reads_on` only where the last has one.
+
+    Token 0 begins a word, " 3.", and token 1 goes on with it, "5": "3." may become "3.5".
     """
-    alone = getattr(algorithm, "whiten", False) or getattr(algorithm, "baseline", "") == "batch_mean"
-    table = SHORT if alone else TABLE
-    every = table.responses
-    chance = {row: float(table.logprobs(row, table.logits, drawn).sum().exp()) for row in every}
-    pairs = list(itertools.product(every, repeat=2))
-    factors = {row: torch.zeros(len(row), dtype=torch.float64) for row in every}
-    for batch in [[pair] for pair in pairs] if alone else [pairs]:
-        given = rewarded(table, [row for pair in batch for row in pair], rewards, penalised)
-        advantages = algorithm.estimate(given, config, lambda x: x).advantages.double()
-        for number, pair in enumerate(batch):
-            weight = chance[pair[0]] * chance[pair[1]] / 2
-            for row, own in zip(pair, advantages[2 * number : 2 * number + 2], strict=True):
-                factors[row] += weight * own[: len(row)]
-    logits = table.logits.clone().requires_grad_()
-    loss, worth = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for row in every:
-        loss = loss + (factors[row] * table.logprobs(row, logits, scored)).sum()
-        likelihood = table.logprobs(row, logits, drawn).sum()
-        earned = sum(weight * sum(paid(row).values()) for weight, paid in rewards.values())
-        kl = likelihood - table.logprobs(row, REFERENCE).sum() if penalised else 0.0
-        worth = worth + likelihood.exp() * (earned - BETA * kl)
-    (found,), (true,) = torch.autograd.grad(loss, logits), torch.autograd.grad(worth, logits)
-    return found, true
+
+    look_ahead = 0
+
+    def __init__(self, reads_on: bool) -> None:
+        self.reads_on = reads_on
+
+    def setup(self, device: torch.device) -> None:
+        """Nothing to load."""
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        spans = [tuple(match.span() for match in re.finditer(r"\S+", text)) for text in responses]
+        values = []
+        for text, row in zip(responses, spans, strict=True):
+            good = text.endswith("5") or not self.reads_on
+            values.append(tuple(1.0 if good and text[a:b].endswith("5") else -0.5 for a, b in row))
+        return SegmentScores(spans, values)
 
 
-def error(found: Tensor, true: Tensor, factor: float = 1.0) -> float:
-    return float((found - factor * true).norm() / (factor * true).norm())
-
-
-def at_best(found: Tensor, true: Tensor) -> float:
-    """The relative error that no step size takes away."""
-    return error(found * (found * true).sum() / (found * found).sum(), true)
-
-
-ONE: Rewards = {"words": (1.0, words)}
-AHEAD: Rewards = {"words": (1.0, joined_words)}
-TWO: Rewards = {"words": (0.5, words), "whole": (0.25, whole)}
-
-UNBIASED = {
-    # With two samples, a mean that the response itself is in leaves half of the gradient: all of its direction.
-    "rloo": (GroupAdvantages(), (ONE, AHEAD, TWO), 1.0),
-    "rloo by component": (GroupAdvantages(by_component=True), (TWO,), 1.0),
-    "dr_grpo": (GroupAdvantages("group_mean"), (ONE, AHEAD, TWO), 0.5),
-    "mean of the batch": (GroupAdvantages("batch_mean"), (AHEAD,), 0.5),
-    "returns": (GroupAdvantages(credit="returns"), (ONE, TWO), 1.0),
-    "returns by component": (GroupAdvantages(credit="returns", by_component=True), (TWO,), 1.0),
-    "returns of dr_grpo": (GroupAdvantages("group_mean", credit="returns"), (ONE, TWO), 0.5),
-    "ppo with lambda 1, whatever the values": (GAE(), (ONE, TWO), 1.0),
-}
-
-
-@pytest.mark.parametrize("name", UNBIASED)
-def test_what_is_unbiased_is_so_exactly(name: str) -> None:
-    algorithm, rewards, factor = UNBIASED[name]
-    for paid in rewards:
-        assert error(*gradients(algorithm, paid), factor) < 1e-12
-
-
-BIASED: dict[str, tuple[AdvantageEstimator, Rewards, PPOConfig, float]] = {
-    "returns, segments that look ahead": (GroupAdvantages(credit="returns"), AHEAD, PLAIN, 0.1),
-    "returns of dr_grpo, looking ahead": (GroupAdvantages("group_mean", credit="returns"), AHEAD, PLAIN, 0.1),
-    "ppo, segments that look ahead": (GAE(), AHEAD, PLAIN, 0.1),
-    "returns at one share": (GroupAdvantages(credit="returns", position="share"), ONE, PLAIN, 3e-4),
-    "returns at one share, segments that look ahead": (
-        GroupAdvantages(credit="returns", position="share"), AHEAD, PLAIN, 0.1,
-    ),
-    "returns less the mean of the batch": (GroupAdvantages("batch_mean", credit="returns"), ONE, PLAIN, 0.03),
-    "process": (GroupAdvantages(credit="process"), ONE, PLAIN, 0.1),
-    "process, own ones included": (GroupAdvantages("group_mean", credit="process"), ONE, PLAIN, 0.9),
-    "process less the mean of the batch": (GroupAdvantages("batch_mean", credit="process"), ONE, PLAIN, 0.5),
-    "grpo": (GroupAdvantages("group_mean", "std"), ONE, PLAIN, 0.1),
-    "grpo, process": (GroupAdvantages("group_mean", "std", "process"), ONE, PLAIN, 0.9),
-    "grpo, returns": (GroupAdvantages("group_mean", "std", "returns"), ONE, PLAIN, 0.2),
-    "gdpo": (GroupAdvantages("group_mean", "std", by_component=True, whiten=True), TWO, PLAIN, 0.1),
-    "reinforce": (GroupAdvantages("batch_mean", whiten=True), ONE, PLAIN, 0.1),
-    "ppo with lambda 0.95": (GAE(), ONE, replace(PLAIN, lambda_=0.95), 0.005),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BIASED)
-def test_what_is_biased_is_so_at_any_step_size(name: str) -> None:
-    """docs/algorithms.md says so of each: none of them may pass for the gradient of the reward."""
-    algorithm, rewards, config, least = BIASED[name]
-    assert at_best(*gradients(algorithm, rewards, config)) > least
-
-
-@pytest.mark.parametrize("credit", ["outcome", "returns"])
-def test_k1_in_the_reward_has_the_gradient_of_the_divergence(credit: Any) -> None:
-    """The penalty is no multiple of 1/16, so fp32 is what is left."""
-    assert error(*gradients(GroupAdvantages(credit=credit), ONE, penalised=True)) < 1e-6
-
-
-@pytest.mark.parametrize("credit", ["outcome", "returns"])
-def test_what_is_differentiated_must_be_what_was_drawn(credit: Any) -> None:
-    """Drawn at temperature 0.7: as drawn the gradient is that of the reward; that of the plain softmax is another."""
-    algorithm = GroupAdvantages(credit=credit)
-    assert error(*gradients(algorithm, ONE, drawn=0.7, scored=0.7)) < 1e-12
-    assert error(*gradients(algorithm, ONE, drawn=0.7)) > 0.2
+@pytest.mark.parametrize("reading_on", [False, True])
+@pytest.mark.parametrize(("credit", "exact"), [("end", False), ("outcome", True), ("decided", True), ("revised", True)])
+def test_what_the_composer_pays_has_the_gradient_of_the_reward(credit: Any, exact: bool, reading_on: bool) -> None:
+    """Through `RewardComposer`, on text: `decided` and `revised` are exact for scorers that read on or do not."""
+    pieces = [[(" 3.", "5", "")[token] for token in row] for row in LONG.responses]
+    texts = ["".join(row).strip() for row in pieces]
+    ends = [tuple(len("".join(row[: t + 1]).lstrip()) for t in range(len(row))) for row in pieces]
+    index = torch.arange(len(texts))
+    rollout = Rollout(
+        PROMPT * len(texts), LONG.ids[:, :1], LONG.ids[:, :1], index, 0 * index, 0 * index, (Sample(1),),
+        LONG.ids, LONG.mask, torch.zeros(LONG.mask.shape), texts, ends,
+    )  # fmt: skip
+    composer = RewardComposer(RewardConfig({"numbers": Numbers(reading_on)}, {"numbers": 1.0}, credit=credit))
+    scores = composer.score(rollout.row_prompts(), texts)
+    total = composer.compose(rollout, scores, prefixes=composer.score_prefixes(rollout)).total
+    rows = [{t: float(row[t]) for t in range(LONG.longest) if row[t]} for row in total]
+    setting = replace(of(words, "end", BY["token"]), rewards={"one": (1.0, rows)})
+    error = compared(expected(setting)[0], true_gradient(setting))["error"]
+    assert (error < 1e-10) == exact
+    if credit in ("revised", "decided") and not (credit == "decided" and reading_on):
+        assert len({t for row, y in zip(rows, LONG.responses, strict=True) for t in row if t < len(y) - 1}) > 1
