@@ -38,6 +38,11 @@ class ComponentConfig(Settings):
         empty: value, in the component's unit, of a response without a word, for components that score segments. Such a
             response has none; with 0 (the paper) it earns more than one with a single wrong segment. It goes on the
             response's last token, as the segment 0:0.
+        after: what the component reads begins behind the first of this mark (`</think>`); None reads all. A response
+            without the mark reads as an empty one, since it has not come to its answer, unless the prompt ends with the
+            mark itself: chat templates write it there where thinking is switched off.
+        turns: of a response in several turns, `each` reads every turn as a response of its own, and what a scorer of
+            whole responses gives is paid where the turn ends; `last` reads the last one alone.
     """
 
     normalisation: Normalisation = "none"
@@ -45,6 +50,12 @@ class ComponentConfig(Settings):
     budget: Annotated[float, above(0)] = 1.0
     density: Density = "segment"
     empty: float = 0.0
+    after: str | None = None
+    turns: Literal["each", "last"] = "each"
+
+    def __post_init__(self) -> None:
+        if self.after is not None and not self.after.strip():
+            raise ConfigError(f"after: expected a mark such as </think>, got {self.after!r}")
 
 
 @dataclass(frozen=True)
