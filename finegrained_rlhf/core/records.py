@@ -181,6 +181,12 @@ class Rollout:
         """int64 [R]: real tokens of each response."""
         return self.response_mask.sum(dim=1)
 
+    def turn_ends(self) -> list[tuple[int, ...]]:
+        """R tuples, the last token of each turn of a response; of one turn its last real token."""
+        if self.turns:
+            return [tuple(end - 1 for _, end in talk.tokens) for talk in self.turns]
+        return [(length - 1,) for length in self.lengths().tolist()]
+
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
         """Bool [R]: whether each response, or its last turn, has one of these ends of sequence among its real tokens."""
         import torch

@@ -97,6 +97,7 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
         logprobs=_join([r.logprobs for r in rollouts], 0),
         texts=[text for r in rollouts for text in r.texts],
         token_ends=[ends for r in rollouts for ends in r.token_ends],
+        turns=[talk for r in rollouts for talk in r.turns],
     )
 
 

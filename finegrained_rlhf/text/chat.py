@@ -193,6 +193,20 @@ class ChatFormat:
         assert isinstance(text, str)
         return text
 
+    def reply_ids(self, role: str, content: str) -> list[int]:
+        """Token ids of what the template writes between the end of one turn of the assistant and the next: a message.
+
+        Raises:
+            ConfigError: the template ends no turn by a control token.
+            DataError: it refuses the message.
+        """
+        if self.end_id is None:
+            raise ConfigError(f"{self._where} ends no turn of the assistant by a control token")
+        before = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _ANSWER}]
+        text = self._render([*before, {"role": role, "content": self._literal(content)}], generate=True)
+        ids = self.ids(text.partition(_ANSWER)[2])
+        return ids[ids.index(self.end_id) + 1 :]
+
     @cached_property
     def end_id(self) -> int | None:
         """Id of the control token that ends the assistant's turn; None where the template writes none.

@@ -65,7 +65,7 @@ def make_experience(
             assert kl is not None
             penalty = beta * kl
         else:
-            estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.response_mask, estimator)
+            estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.written, estimator)
             penalty = beta * estimates.detach()
     rewarded = RewardedRollout(rollout, trace, penalty, values, trace.scored)
     made = (algorithm or GAE()).estimate(rewarded, config, reduce)

@@ -159,7 +159,7 @@ class PPOUpdate:
         counts = self._counts(experience.mask)
         self._kl_scale = 1.0
         if self._kl_loss:  # over all responses, also those that no reward is known of
-            every = self._counts(experience.rollout.response_mask)
+            every = self._counts(experience.rollout.written)
             by_token = self._config.loss_average == "token"
             self._kl_scale = counts.tokens / every.tokens if by_token else counts.responses / every.responses
         rounds = rounds_together(len(batches), self._processes)
