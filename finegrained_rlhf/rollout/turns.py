@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -21,50 +20,13 @@ from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble
 from finegrained_rlhf.rollout.engine import RolloutEngine
+from finegrained_rlhf.rollout.environment import Environment
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import ChatFormat
 
 logger = logging.getLogger(__name__)
 _FAILURES = 0.1
 """The share of conversations in which an environment may break before the run ends."""
-
-
-@runtime_checkable
-class Environment(Protocol):
-    """Who speaks between the policy's turns: a user, or a tool.
-
-    Attributes:
-        role: of its messages, as the chat template knows it: `user`, `tool`.
-    """
-
-    role: str
-
-    def reply(self, prompt: Prompt, turns: Sequence[str], seed: int) -> str | None:
-        """What is said after the policy's latest turn; None ends the conversation.
-
-        An exception ends the conversation too: it is counted, and the response has no score.
-
-        Args:
-            prompt: what the conversation began with.
-            turns: what the policy said so far, at least one turn; may be empty texts.
-            seed: of this draw of this prompt at this turn, for an environment that draws.
-        """
-
-
-class ScriptedReplies:
-    """Says what the prompt's record has as `replies`, one after each turn.
-
-    Args:
-        role: of the messages, `user` or `tool`.
-    """
-
-    def __init__(self, role: str = "user") -> None:
-        self.role = role
-
-    def reply(self, prompt: Prompt, turns: Sequence[str], seed: int) -> str | None:
-        """The reply with the number of the turn; None behind the last."""
-        replies: Sequence[str] = prompt.metadata.get("replies", ())
-        return replies[len(turns) - 1] if len(turns) <= len(replies) else None
 
 
 @dataclass
@@ -93,8 +55,8 @@ class _Talk:
 class TurnsEngine:
     """Draws responses in turns; see `RolloutEngine` for the contract. `max_new_tokens` counts all turns and replies.
 
-    A conversation ends where the environment has no reply, where a turn has no end of sequence, or where the reply and a
-    token behind it would be too long. The noise of a further turn is a function of (seed, step, draw, sample, turn).
+    A conversation ends where the environment has no reply, where a turn has no end of sequence, or where the reply and
+    a token behind it would be too long. The noise of a further turn is a function of (seed, step, draw, sample, turn).
 
     Args:
         engine: draws each turn.
@@ -198,15 +160,18 @@ class TurnsEngine:
         return replace(rollout, turns=turns)
 
 
-def check_conversations(prompts: Sequence[Prompt]) -> None:
-    """Require that prompts were put as messages.
+def in_turns(engine: RolloutEngine, policy: Policy, environment: Environment, prompts: Sequence[Prompt]) -> TurnsEngine:
+    """The engine that answers these prompts in turns.
 
     Raises:
-        DataError: one is a text.
+        ConfigError: the policy holds no conversations.
+        DataError: a prompt is a text.
     """
+    turns = TurnsEngine(engine, policy, environment)
     for prompt in prompts:
         if "messages" not in prompt.metadata:
             raise DataError(
-                "is a text, and an environment replies in a conversation: prompt.chat_template=on puts texts as messages",
+                "is a text, and an environment replies to messages; prompt.chat_template=on puts texts as such",
                 record=prompt.id,
             )
+    return turns

@@ -134,9 +134,11 @@ def test_arguments_of_the_template() -> None:
             assert text.rstrip().endswith("</think>") == (arguments == {"enable_thinking": False})
             written.add(text)
         assert len(written) == 2
-    assert ChatFormat(chat_tokenizer(THINKING), PromptConfig(template_arguments={"enable_thinking": False})).text(
-        turns("who ran")
-    ).endswith(f"assistant\n{CLOSED}")
+    assert (
+        ChatFormat(chat_tokenizer(THINKING), PromptConfig(template_arguments={"enable_thinking": False}))
+        .text(turns("who ran"))
+        .endswith(f"assistant\n{CLOSED}")
+    )
 
 
 @pytest.mark.parametrize(

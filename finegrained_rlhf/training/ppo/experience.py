@@ -11,6 +11,7 @@ from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.stats import Reduce
 from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, RewardedRollout
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.turns import estimate_of_turns
 
 
 def check_components_add_up(trace: RewardTrace) -> None:
@@ -68,7 +69,11 @@ def make_experience(
             estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.written, estimator)
             penalty = beta * estimates.detach()
     rewarded = RewardedRollout(rollout, trace, penalty, values, trace.scored)
-    made = (algorithm or GAE()).estimate(rewarded, config, reduce)
+    estimator = algorithm or GAE()
+    if rollout.turns:
+        made = estimate_of_turns(estimator, rewarded, config, reduce)
+    else:
+        made = estimator.estimate(rewarded, config, reduce)
     return Experience(
         rollout,
         trace,

@@ -12,6 +12,7 @@ from finegrained_rlhf.inference.config import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.config import RolloutConfig
+from finegrained_rlhf.rollout.environment import Environment
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.chat import PromptConfig
@@ -47,6 +48,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
         prompt: chat template and system message.
+        environment: who replies to the policy's turns, a user or a tool; None: a response is one turn.
         validate_every: training steps between validations; None validates after every step.
         checkpoint_every: training steps between checkpoints; None writes one after every step.
         samples_every: training steps between files of sampled responses with their segment rewards.
@@ -73,6 +75,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
     max_prompt_tokens: int = 1024
     prompt_too_long: Literal["truncate", "refuse"] = "truncate"
     prompt: PromptConfig = PromptConfig()
+    environment: Environment | None = None
     validate_every: Annotated[int | None, at_least(1), harmless] = 50
     checkpoint_every: Annotated[int | None, at_least(1), harmless] = 50
     samples_every: Annotated[int, at_least(1), harmless] = 10
@@ -97,6 +100,8 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
                 "rollout.engine=continuous keeps weights of its own, processes.sharding=full gathers them for each "
                 "rollout: take engine=auto, or sharding=gradients"
             )
+        if self.environment is not None and not isinstance(self.environment, Environment):
+            raise ConfigError(f"environment: {type(self.environment).__name__} has no reply() and role")
         if not isinstance(self.algorithm, AdvantageEstimator):
             raise ConfigError(f"algorithm: {type(self.algorithm).__name__} is no estimator of advantages")
         check_values(self.value.kind, self.algorithm)
