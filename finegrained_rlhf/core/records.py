@@ -188,7 +188,7 @@ class Rollout:
         return [(length - 1,) for length in self.lengths().tolist()]
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
-        """Bool [R]: whether each response, or its last turn, has one of these ends of sequence among its real tokens."""
+        """Bool [R]: whether each response, or its last turn, has one of these ends among its real tokens."""
         import torch
 
         ends = torch.as_tensor(list(eos_ids), device=self.response_ids.device)

@@ -216,14 +216,14 @@ class RewardComposer:
             if parts[name]
         }
         started: dict[str, Callable[[], SegmentScores]] = {}
-        for name, scorer, *given in arguments.values():
+        for name, scorer, asked, texts in arguments.values():
             if isinstance(scorer, StartableScorer):
                 with naming(*arguments[name]):
-                    started[name] = scorer.start(*given)
-        for name, scorer, *given in arguments.values():
+                    started[name] = scorer.start(asked, texts)
+        for name, scorer, asked, texts in arguments.values():
             if name not in started:
                 with naming(*arguments[name]):
-                    scored[name] = scorer.score(*given)
+                    scored[name] = scorer.score(asked, texts)
         for name, collect in started.items():
             with naming(*arguments[name]):
                 scored[name] = collect()

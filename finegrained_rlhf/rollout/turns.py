@@ -14,7 +14,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts
-from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Turns, pad_rows
+from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample, Turns, pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
@@ -97,7 +97,7 @@ class TurnsEngine:
         going = talks
         while going := [talk for talk in going if self._goes_on(talk, max_new_tokens, seed, step)]:
             for number, decoding in enumerate(decodings):
-                alone = replace(decoding, n=1) if decoding.samples > 1 else decoding
+                alone = replace(decoding, n=1) if isinstance(decoding, Sample) else decoding
                 chosen = [talk for talk in going if talk.decoding == number]
                 self._next_turns(chosen, alone, max_new_tokens, seed, step)
         return self._rollout(memory, decodings, talks)

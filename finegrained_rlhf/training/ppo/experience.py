@@ -69,11 +69,11 @@ def make_experience(
             estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.written, estimator)
             penalty = beta * estimates.detach()
     rewarded = RewardedRollout(rollout, trace, penalty, values, trace.scored)
-    estimator = algorithm or GAE()
-    if rollout.turns:
-        made = estimate_of_turns(estimator, rewarded, config, reduce)
-    else:
-        made = estimator.estimate(rewarded, config, reduce)
+    chosen = algorithm or GAE()
+    in_turns = bool(rollout.turns)
+    made = (
+        estimate_of_turns(chosen, rewarded, config, reduce) if in_turns else chosen.estimate(rewarded, config, reduce)
+    )
     return Experience(
         rollout,
         trace,

@@ -27,6 +27,7 @@ from finegrained_rlhf.rollout import RolloutConfig, ScriptedReplies, make_engine
 from finegrained_rlhf.rollout.turns import in_turns
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import ChatFormat, PromptConfig
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, GroupAdvantages
@@ -86,7 +87,7 @@ def test_a_response_in_turns_is_what_the_template_writes(model: str, data: str) 
     chat = ChatFormat(policy.tokenizer, policy.prompt)
     counts = [len(turns.tokens) for turns in rollout.turns]
     assert max(counts) == 3, counts
-    for row, (prompt, turns) in enumerate(zip(rollout.row_prompts(), rollout.turns, strict=True)):
+    for row, turns in enumerate(rollout.turns):
         ids = rollout.response_ids[row, : int(rollout.lengths()[row])].tolist()
         assert [message["content"] for message in turns.messages] == REPLIES[: len(turns.tokens) - 1]
         rebuilt: list[int] = []
@@ -192,7 +193,7 @@ def test_the_gradient_is_that_of_an_independent_calculation(model: str, data: st
             def step(self, step: int) -> float:
                 return 0.0
 
-        processes = ProcessConfig(precision="fp32").build()
+        processes = Processes()
         update = PPOUpdate(policy, None, Optimizer(), processes, config, longest=60)  # type: ignore[arg-type]
         update.run(1, given, micro_batches(given.rollout, 2), StepMetrics(), beta=0.0)
         return seen[0].clone()
@@ -283,6 +284,7 @@ def run(
         output_dir=str(out),
         max_prompt_tokens=64,
         checkpoint_every=1,
+        validate_every=1,
         samples_every=1,
         processes=ProcessConfig(precision="fp32"),
         environment=ScriptedReplies(),
@@ -308,5 +310,3 @@ def test_a_run_in_turns_resumes_to_the_bit(
     assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
     metrics = read_jsonl(tmp_path / "whole/metrics.jsonl")
     assert all(row["turns"] > 1 and row["outcome/environment/failed"] == 0 and row["alignment"] == 1 for row in metrics)
-
-
