@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,6 +93,24 @@ Decoding = Greedy | Sample
 
 
 @dataclass(frozen=True)
+class Turns:
+    """How a response came about in turns: what the policy wrote of it, and what an environment said in between.
+
+    Attributes:
+        tokens: (first, end) of the tokens of each turn of the policy, end exclusive; between them are the environment's
+            messages as the chat template writes them. The last turn ends the response.
+        spans: (start, end) of each turn in characters of the response.
+        messages: what the environment said behind each turn but the last, as `role` and `content`.
+        failed: whether the environment broke after the last turn.
+    """
+
+    tokens: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]
+    messages: tuple[Mapping[str, str], ...] = ()
+    failed: bool = False
+
+
+@dataclass(frozen=True)
 class Rollout:
     """Responses to a batch of prompts.
 
@@ -112,6 +131,7 @@ class Rollout:
         token_ends: R tuples; `token_ends[r][t]` is the character offset in `texts[r]` at which token t ends.
         sampler_logprobs: fp32 [R, T], what the engine had given where `logprobs` are a trainer's, of the same
             distribution; None where they are the engine's still.
+        turns: of each of R responses that an environment had a part in; empty: each is one turn of the policy.
     """
 
     prompts: Sequence[Prompt]
@@ -127,6 +147,7 @@ class Rollout:
     texts: Sequence[str]
     token_ends: Sequence[tuple[int, ...]]
     sampler_logprobs: Tensor | None = None
+    turns: Sequence[Turns] = ()
 
     def __post_init__(self) -> None:
         rows = self.response_ids.shape[0]
@@ -136,6 +157,21 @@ class Rollout:
             raise ValueError("response_ids, response_mask and logprobs must have one shape [R, T]")
         if self.sampler_logprobs is not None and self.sampler_logprobs.shape != self.logprobs.shape:
             raise ValueError("sampler_logprobs and logprobs must have one shape [R, T]")
+        if self.turns and len(self.turns) != rows:
+            raise ValueError(f"a rollout of {rows} rows needs as many turns, got {len(self.turns)}")
+
+    @cached_property
+    def written(self) -> Tensor:
+        """int64 [R, T]: 1 at the real tokens that the policy wrote; nothing is learnt or counted of the others."""
+        import torch
+
+        if not self.turns:
+            return self.response_mask
+        mask = torch.zeros(self.response_mask.shape, dtype=torch.long)
+        for row, talk in enumerate(self.turns):
+            for first, end in talk.tokens:
+                mask[row, first:end] = 1
+        return mask.to(self.response_mask.device)
 
     def row_prompts(self) -> list[Prompt]:
         """The prompt of each of the R rows."""
@@ -145,12 +181,22 @@ class Rollout:
         """int64 [R]: real tokens of each response."""
         return self.response_mask.sum(dim=1)
 
+    def turn_ends(self) -> list[tuple[int, ...]]:
+        """R tuples, the last token of each turn of a response; of one turn its last real token."""
+        if self.turns:
+            return [tuple(end - 1 for _, end in talk.tokens) for talk in self.turns]
+        return [(length - 1,) for length in self.lengths().tolist()]
+
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
-        """Bool [R]: whether each response has one of these ends of sequence among its real tokens."""
+        """Bool [R]: whether each response, or its last turn, has one of these ends among its real tokens."""
         import torch
 
         ends = torch.as_tensor(list(eos_ids), device=self.response_ids.device)
-        return (torch.isin(self.response_ids, ends) & self.response_mask.bool()).any(dim=1)
+        real = self.response_mask.bool()
+        if self.turns:
+            starts = torch.tensor([talk.tokens[-1][0] for talk in self.turns], device=real.device)
+            real = real & (torch.arange(real.shape[1], device=real.device) >= starts[:, None])
+        return (torch.isin(self.response_ids, ends) & real).any(dim=1)
 
 
 @dataclass(frozen=True)
@@ -336,15 +382,15 @@ class Experience:
 
     @property
     def mask(self) -> Tensor:
-        """int64 [R, T]: 1 at the real tokens of responses that are learnt from."""
-        return learnt_tokens(self.rollout.response_mask, self.learnt)
+        """int64 [R, T]: 1 at the tokens that the policy wrote in responses that are learnt from."""
+        return learnt_tokens(self.rollout.written, self.learnt)
 
     @property
     def counted(self) -> Tensor:
         """int64 [R, T]: what the losses are divided by: `mask`, and the tokens of masked responses."""
         if self.learnt is None or self.masked is None:
             return self.mask
-        return learnt_tokens(self.rollout.response_mask, self.learnt | self.masked)
+        return learnt_tokens(self.rollout.written, self.learnt | self.masked)
 
 
 def learnt_tokens(mask: Tensor, learnt: Tensor | None) -> Tensor:

@@ -307,6 +307,8 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
     given_answers = talk.answers if talk is not None else answers_of_completion(row)
     if answers := (*given_answers, *text_list(row.get("answer", []), "answer")):
         known["references"] = answers
+    if "replies" in row:
+        known["replies"] = tuple(text_list(row["replies"], "replies"))
     name = default if row.get("id") is None else require_text(row["id"], "id")
     return PromptInput(name, text, known, () if talk is None else talk.messages)
 

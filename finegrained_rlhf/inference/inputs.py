@@ -368,7 +368,7 @@ def prompts_for(
         prompts = encode_inputs(source, policy.tokenizer, max_tokens, too_long, settings)
     if any("messages" in item.metadata for item in prompts):
         policy.end_turns_with(ChatFormat(policy.tokenizer, settings).end_id)
-        policy.prompt = PromptConfig("on", settings.system)
+        policy.prompt = replace(settings, chat_template="on")
     elif settings.chat_template == "off" or settings.fusion is not None:
         policy.prompt = settings
     return prompts

@@ -82,14 +82,14 @@ def repetition(ids: Tensor, mask: Tensor, n: int = 3) -> Tensor:
 
     Args:
         ids: int64 [R, T].
-        mask: int64 [R, T].
+        mask: int64 [R, T]; what it leaves out is as if it were not there.
         n: length of the n-grams in tokens.
 
     Returns:
         fp32 [R]; 0 for responses shorter than n.
     """
-    rows = zip(ids.tolist(), mask.sum(dim=1).tolist(), strict=True)
-    return torch.tensor([repeated_share(row[:length], n) for row, length in rows], dtype=torch.float32)
+    rows = [repeated_share(row[kept.bool()].tolist(), n) for row, kept in zip(ids, mask, strict=True)]
+    return torch.tensor(rows, dtype=torch.float32)
 
 
 def repeated_share(items: Sequence[Hashable], n: int = 3) -> float:

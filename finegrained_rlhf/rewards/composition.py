@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import Prompt, RewardTrace, Rollout, SegmentScores
+from finegrained_rlhf.core.records import Prompt, RewardTrace, Rollout, SegmentScores, Turns
 from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.checks import check_scores, look_ahead_of_scorer, naming
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
@@ -26,6 +26,7 @@ from finegrained_rlhf.rewards.credit import (
     segments_decided,
 )
 from finegrained_rlhf.rewards.moving import DualVariable
+from finegrained_rlhf.rewards.parts import parts_read, scores_of_responses
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
 from finegrained_rlhf.rl.credit import corrections
@@ -221,23 +222,30 @@ class RewardComposer:
             if isinstance(scorer, PromptCheckingScorer):
                 scorer.check_prompts(prompts)
 
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> dict[str, SegmentScores]:
+    def score(
+        self, prompts: Sequence[Prompt], responses: Sequence[str], turns: Sequence[Turns] = ()
+    ) -> dict[str, SegmentScores]:
         """Raw scores of every component, in the order of the configuration; empty responses as `empty` says.
 
         Every scorer with a `start` is started before any other scores and before any result is waited for: while the
         device scores for one component, the CPU prepares the next.
 
+        Args:
+            prompts: R prompts.
+            responses: R texts.
+            turns: of each response (`Rollout.turns`); empty: each is one turn.
+
         Raises:
             ConfigError: a component broke, or gave something else than finite values of segments inside each response;
                 the error names it, the prompt and the response.
         """
-        scores = self._raw(self.config.components, prompts, responses)
+        scores = self._raw(self.config.components, prompts, responses, turns)
         for name, scorer in self.config.components.items():
             if self.settings(name).reading == "prefix":
                 look_ahead = look_ahead_of_scorer(name, scorer)
                 alone = partial(self._raw_of, name)
                 scores[name] = read_on_prefixes(scores[name], prompts, responses, look_ahead, alone)
-        return {name: self._with_empty(name, result, responses) for name, result in scores.items()}
+        return {name: self._with_empty(name, result, prompts, responses, turns) for name, result in scores.items()}
 
     def score_prefixes(self, rollout: Rollout) -> Prefixes | None:
         """The prefixes of a rollout's responses with their raw scores, all of them in one batch.
@@ -264,40 +272,57 @@ class RewardComposer:
         return self._raw([name], prompts, responses)[name]
 
     def _raw(
-        self, names: Collection[str], prompts: Sequence[Prompt], responses: Sequence[str]
+        self,
+        names: Collection[str],
+        prompts: Sequence[Prompt],
+        responses: Sequence[str],
+        turns: Sequence[Turns] = (),
     ) -> dict[str, SegmentScores]:
-        """What the scorers of these components give, checked."""
+        """What the scorers of these components give of the parts that they read, checked."""
         scorers = {name: self.config.components[name] for name in names}
-        if not responses:
-            return {
-                name: SegmentScores((), (), counts=dict.fromkeys(getattr(scorer, "counted", ()), 0.0))
-                for name, scorer in scorers.items()
-            }
-        arguments = {name: (name, scorer, prompts, responses) for name, scorer in scorers.items()}
+        scored: dict[str, SegmentScores] = {
+            name: SegmentScores((), (), counts=dict.fromkeys(getattr(scorer, "counted", ()), 0.0))
+            for name, scorer in scorers.items()
+        }
+        parts = {name: parts_read(self.settings(name), prompts, responses, turns) for name in names}
+        arguments = {
+            name: (name, scorer, [part.prompt for part in parts[name]], [part.text for part in parts[name]])
+            for name, scorer in scorers.items()
+            if parts[name]
+        }
         started: dict[str, Callable[[], SegmentScores]] = {}
-        for name, scorer in scorers.items():
+        for name, scorer, asked, texts in arguments.values():
             if isinstance(scorer, StartableScorer):
                 with naming(*arguments[name]):
-                    started[name] = scorer.start(prompts, responses)
-        scored: dict[str, object] = {}
-        for name, scorer in scorers.items():
+                    started[name] = scorer.start(asked, texts)
+        for name, scorer, asked, texts in arguments.values():
             if name not in started:
                 with naming(*arguments[name]):
-                    scored[name] = scorer.score(prompts, responses)
+                    scored[name] = scorer.score(asked, texts)
         for name, collect in started.items():
             with naming(*arguments[name]):
                 scored[name] = collect()
-        return {name: check_scores(name, scored[name], prompts, responses) for name in arguments}
+        checked = {
+            name: check_scores(name, result, *arguments[name][2:]) if name in arguments else result
+            for name, result in scored.items()
+        }
+        return {name: scores_of_responses(result, parts[name], responses) for name, result in checked.items()}
 
-    def _with_empty(self, name: str, scores: SegmentScores, responses: Sequence[str]) -> SegmentScores:
+    def _with_empty(
+        self,
+        name: str,
+        scores: SegmentScores,
+        prompts: Sequence[Prompt],
+        responses: Sequence[str],
+        turns: Sequence[Turns],
+    ) -> SegmentScores:
         """The scores, with the segment 0:0 in place of none where a response has no word and its emptiness is paid."""
         value = self.settings(name).empty
         if value == 0.0 or scores.whole_response:
             return scores
-        fill = [
-            not spans and not text.strip() and row not in scores.unscored
-            for row, (spans, text) in enumerate(zip(scores.spans, responses, strict=True))
-        ]
+        parts = parts_read(self.settings(name), prompts, responses, turns)
+        worded = {part.row for part in parts if part.text.strip()} | scores.unscored
+        fill = [not spans and row not in worded for row, spans in enumerate(scores.spans)]
         spans = tuple(((0, 0),) if empty else tuple(row) for empty, row in zip(fill, scores.spans, strict=True))
         values = tuple((value,) if empty else tuple(row) for empty, row in zip(fill, scores.values, strict=True))
         return replace(scores, spans=spans, values=values)

@@ -42,6 +42,11 @@ class ComponentConfig(Settings):
         reading: `whole` takes each segment's value from the whole response; `prefix` from the response as far as it
             went when the segment's end was decided, so that nothing behind changes it. That is another objective, and
             every segment is one more text to be scored (a request, where a judge or a service scores).
+        after: what the component reads begins behind the first of this mark (`</think>`); None reads all. A response
+            without the mark reads as an empty one, since it has not come to its answer, unless the prompt ends with the
+            mark itself: chat templates write it there where thinking is switched off.
+        turns: of a response in several turns, `each` reads every turn as a response of its own, and what a scorer of
+            whole responses gives is paid where the turn ends; `last` reads the last one alone.
     """
 
     normalisation: Normalisation = "none"
@@ -50,6 +55,12 @@ class ComponentConfig(Settings):
     density: Density = "segment"
     empty: float = 0.0
     reading: Reading = "whole"
+    after: str | None = None
+    turns: Literal["each", "last"] = "each"
+
+    def __post_init__(self) -> None:
+        if self.after is not None and not self.after.strip():
+            raise ConfigError(f"after: expected a mark such as </think>, got {self.after!r}")
 
 
 @dataclass(frozen=True)

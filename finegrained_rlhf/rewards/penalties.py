@@ -94,4 +94,4 @@ class FormPenalties:
             raise ConfigError("reward.end_penalty: the ends of sequence of the policy are not known here")
         if not self.weights:
             return {}
-        return self.count(rollout.ended(eos_ids).tolist(), rollout.lengths().tolist(), rollout.texts)
+        return self.count(rollout.ended(eos_ids).tolist(), rollout.written.sum(dim=1).tolist(), rollout.texts)

@@ -24,7 +24,7 @@ def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, .
     """The response token that carries each segment's value.
 
     It is the token in which the segment's last character lies; a whole response's is its last real token, which is the
-    end of sequence where there is one.
+    end of sequence where there is one. Where every turn was read as a response, it is the last token of its turn.
 
     Returns:
         R tuples of token indices, one a segment; none is padding.
@@ -35,8 +35,11 @@ def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, .
     if len(scores.values) != len(rollout.texts):
         raise AlignmentError(f"scores of {len(scores.values)} responses for a rollout of {len(rollout.texts)}")
     tokens = []
-    for row, (spans, length) in enumerate(zip(scores.spans, rollout.lengths().tolist(), strict=True)):
-        if scores.whole_response:
+    lengths, turn_ends = rollout.lengths().tolist(), rollout.turn_ends()
+    for row, (spans, length) in enumerate(zip(scores.spans, lengths, strict=True)):
+        if scores.whole_response and len(spans) == len(turn_ends[row]):
+            ends = turn_ends[row]
+        elif scores.whole_response:
             ends = tuple(length - 1 for _ in spans)
         else:
             ends = _ends(rollout.token_ends[row], spans, length)

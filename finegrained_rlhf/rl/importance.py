@@ -25,14 +25,15 @@ def importance_weights(
 ) -> ImportanceWeights:
     """w_t = min(ρ_t, C) with ρ_t = π(a_t) / μ(a_t) = exp(log π(a_t) − log μ(a_t)), π trained and μ sampled from.
 
-    The sequence modes take ρ = exp Σ_t (log π(a_t) − log μ(a_t)) of the whole response at each of its tokens, the prefix
-    modes that of the tokens up to t; the modes that mask take 0 instead of C where ρ is above C. Without a cap a
+    The sequence modes take ρ = exp Σ_t (log π(a_t) − log μ(a_t)) of the whole response at each of its tokens, the
+    prefix modes that of the tokens up to t; the modes that mask take 0 instead of C where ρ is above C. Without a cap a
     sequence's ratio makes the gradient that of π; a token's does not, nor does a prefix's unless it multiplies the
     *rewards* at t, decision by decision (docs/algorithms.md).
 
     Source: truncation, Yao et al. (2025), "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"
     (truncated importance sampling, TIS; Ionides, 2008); prefixes, Precup et al. (2000), per-decision importance
-    sampling; masking and sequences, Liu et al. (2025), "When Speed Kills Stability". TRL calls the modes of tokens and sequences `vllm_importance_sampling_mode`.
+    sampling; masking and sequences, Liu et al. (2025), "When Speed Kills Stability". TRL calls the modes of tokens and
+    sequences `vllm_importance_sampling_mode`.
 
     Args:
         logprobs: fp32 [R, T] under the trained policy before the update, no gradient.

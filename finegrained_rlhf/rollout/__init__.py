@@ -5,6 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Environment": "environment",
+        "ScriptedReplies": "environment",
         "DExperts": "mixers.dexperts",
         "GeDi": "mixers.gedi",
         "GenerateEngine": "generate",

@@ -97,6 +97,7 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
         logprobs=_join([r.logprobs for r in rollouts], 0),
         texts=[text for r in rollouts for text in r.texts],
         token_ends=[ends for r in rollouts for ends in r.token_ends],
+        turns=[talk for r in rollouts for talk in r.turns],
     )
 
 
@@ -126,6 +127,7 @@ def take_prompts(rollout: Rollout, chosen: Sequence[int]) -> Rollout:
         logprobs=rollout.logprobs[rows, :width],
         texts=[rollout.texts[row] for row in numbers],
         token_ends=[rollout.token_ends[row] for row in numbers],
+        turns=[rollout.turns[row] for row in numbers] if rollout.turns else (),
     )
 
 

@@ -91,7 +91,7 @@ class RolloutConfig(Settings):
         return importance_weights(
             rollout.logprobs,
             rollout.sampler_logprobs,
-            rollout.response_mask,
+            rollout.written,
             cap=self.importance_cap,
             mode=self.importance_mode,
         )

@@ -6,8 +6,10 @@ begins.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -63,11 +65,14 @@ class PromptConfig(Settings):
             text is none.
         fusion: encode each passage of a prompt alone, with the question; None reads a prompt as one text, unless the
             policy was trained otherwise and says so.
+        template_arguments: what the template is given beside the messages, by name (`enable_thinking` of Qwen3 and
+            SmolLM3); of an argument that is not named, what the policy was trained with.
     """
 
     chat_template: str = "auto"
     system: str | None = None
     fusion: FusionConfig | None = None
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.chat_template not in _WORDS and not Path(self.chat_template).is_file():
@@ -75,8 +80,11 @@ class PromptConfig(Settings):
             raise ConfigError(f"prompt.chat_template: expected {words} or a Jinja file, got {self.chat_template!r}")
         if self.system and self.chat_template == "off":
             raise ConfigError("prompt.system needs a chat template, and prompt.chat_template is off")
-        if self.fusion is not None and (self.system or self.chat_template not in ("auto", "off")):
-            key = "system" if self.system else "chat_template"
+        if self.template_arguments and self.chat_template == "off":
+            raise ConfigError("prompt.template_arguments: no template reads them, since prompt.chat_template is off")
+        others = {"system": self.system, "template_arguments": self.template_arguments}
+        if self.fusion is not None and (any(others.values()) or self.chat_template not in ("auto", "off")):
+            key = next((key for key, value in others.items() if value), "chat_template")
             raise ConfigError(f"prompt.{key}: prompts that are read in pieces (prompt.fusion) have no chat template")
 
     def over(self, recorded: PromptConfig) -> PromptConfig:
@@ -84,13 +92,15 @@ class PromptConfig(Settings):
         template = recorded.chat_template if self.chat_template == "auto" else self.chat_template
         system = recorded.system if self.system is None and template != "off" else self.system
         fusion = recorded.fusion if self.fusion is None else self.fusion
-        return PromptConfig(template, system, fusion)
+        arguments = {} if template == "off" else {**recorded.template_arguments, **self.template_arguments}
+        return PromptConfig(template, system, fusion, arguments)
 
 
 def record_prompt(directory: Path, config: PromptConfig) -> None:
     """Write beside a policy's weights how its prompts were put in training, where that is not the default."""
     if config != PromptConfig():
-        record = {key: value for key, value in asdict(config).items() if key != "fusion" or value is not None}
+        later = ("fusion", "template_arguments")
+        record = {key: value for key, value in asdict(config).items() if key not in later or value}
         write_json(directory / PROMPT_RECORD, record)
 
 
@@ -136,6 +146,8 @@ class ChatFormat:
             key = "chat_template" if self.for_texts else "system"
             raise ConfigError(f"prompt.{key}: the policy's tokenizer has no chat template: prompt.chat_template=FILE")
         self._literal = literal_texts(tokenizer)
+        self._arguments = dict(config.template_arguments)
+        self._check_arguments()
 
     def __bool__(self) -> bool:
         """Whether there is a template to be used."""
@@ -159,14 +171,41 @@ class ChatFormat:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
+    def _check_arguments(self) -> None:
+        """Refuse arguments that no template is given, or that this one does not read."""
+        for name in self._arguments:
+            key = f"prompt.template_arguments.{name}"
+            if not self._active:
+                raise ConfigError(f"{key}: the policy's tokenizer has no chat template: prompt.chat_template=FILE")
+            if name == "messages" or name in inspect.signature(self._tokenizer.apply_chat_template).parameters:
+                raise ConfigError(f"{key}: this name is not the template's to read")
+            if not re.search(rf"\b{re.escape(name)}\b", self._tokenizer.get_chat_template()):
+                raise ConfigError(f"{key}: {self._where} reads no such argument")
+
     def _render(self, messages: Sequence[Mapping[str, str]], generate: bool) -> str:
         try:
-            text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generate)
+            text = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=generate, **self._arguments
+            )
         except Exception as error:  # a template is a program of its author's: Jinja's errors, and any of Python's
             reason = " ".join(str(error).split()) or type(error).__name__
             raise DataError(f"{self._where} refuses this conversation: {reason}", field="messages") from None
         assert isinstance(text, str)
         return text
+
+    def reply_ids(self, role: str, content: str) -> list[int]:
+        """Token ids of what the template writes between the end of one turn of the assistant and the next: a message.
+
+        Raises:
+            ConfigError: the template ends no turn by a control token.
+            DataError: it refuses the message.
+        """
+        if self.end_id is None:
+            raise ConfigError(f"{self._where} ends no turn of the assistant by a control token")
+        before = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _ANSWER}]
+        text = self._render([*before, {"role": role, "content": self._literal(content)}], generate=True)
+        ids = self.ids(text.partition(_ANSWER)[2])
+        return ids[ids.index(self.end_id) + 1 :]
 
     @cached_property
     def end_id(self) -> int | None:

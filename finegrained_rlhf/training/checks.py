@@ -81,7 +81,7 @@ def largest_kl(rollout: Rollout, reference: Tensor) -> float:
         rollout: R responses with behaviour log-probabilities.
         reference: fp32 [R, T] log-probabilities.
     """
-    kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs().nan_to_num(nan=torch.inf)
+    kl = log_ratio_kl(rollout.logprobs, reference, rollout.written).abs().nan_to_num(nan=torch.inf)
     return float(kl.max()) if kl.numel() else 0.0
 
 

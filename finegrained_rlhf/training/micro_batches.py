@@ -44,6 +44,10 @@ class ResponseRows(Protocol):
     def response_mask(self) -> Tensor:
         """int64 [R, T]."""
 
+    @property
+    def written(self) -> Tensor:
+        """int64 [R, T], the tokens that are scored and learnt."""
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -55,7 +59,7 @@ class MicroBatch:
         index: int64 [r], the position of each row's prompt in `prompts`; on the CPU, so that reading it waits for no
             device.
         ids: int64 [r, t], the responses up to the longest of them.
-        mask: int64 [r, t].
+        mask: int64 [r, t], 1 at the tokens that are scored and learnt.
         places: int64 [n], where the mask's ones are among its r·t entries.
     """
 
@@ -90,8 +94,8 @@ def micro_batches(
     """
     widths = [1] * len(rollout.prompts)
     rows: list[list[int]] = [[] for _ in rollout.prompts]
-    real = rollout.response_mask.cpu().bool()
-    owners, sizes = rollout.prompt_index.tolist(), real.sum(dim=1).tolist()
+    real = rollout.written.cpu().bool()
+    owners, sizes = rollout.prompt_index.tolist(), rollout.response_mask.sum(dim=1).tolist()
     for row, (owner, length) in enumerate(zip(owners, sizes, strict=True)):
         rows[owner].append(row)
         widths[owner] = max(widths[owner], length)
@@ -164,6 +168,6 @@ def _batch(
         rows=chosen,
         index=torch.tensor([place for place, i in enumerate(group) for _ in rows[i]], dtype=torch.long),
         ids=rollout.response_ids[chosen][:, :width],
-        mask=rollout.response_mask[chosen][:, :width],
+        mask=rollout.written[chosen][:, :width],
         places=places.to(device),
     )

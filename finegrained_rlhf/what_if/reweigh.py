@@ -154,6 +154,8 @@ def measured(job: Reweigh) -> dict[str, Any]:
     """Weigh every kept step under the old and the new reward, and collect what changes."""
     run = RunDirectory(job.directory)
     config = run.read_config()
+    if config.get("environment") is not None:
+        raise ConfigError(f"{run.path}: its responses are in turns, and its samples do not say which tokens are whose")
     before, ppo, algorithm = (
         run_weighing(config, run),
         ppo_config_of_run(config, run),

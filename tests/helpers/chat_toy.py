@@ -18,11 +18,29 @@ TEMPLATE = (
 )
 """ChatML, as SmolLM2 and Qwen have it; it refuses tools."""
 
+CLOSED = "<think>\n\n</think>\n\n"
+THINKING = TEMPLATE.removesuffix("{% endif %}") + (
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+"""A template that closes the thinking part itself where it is switched off, as Qwen3's does."""
+MODES = (
+    "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}"
+    "{{ '<|im_start|>system\nbe ' + ('kind' if enable_thinking else 'red') + '<|im_end|>\n' }}"
+    "{% for message in messages %}{% if message.role != 'assistant' or enable_thinking %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}"
+    "{% else %}{{ '<|im_start|>assistant\n<think>\n\n</think>\n' + message.content + '<|im_end|>\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if not enable_thinking %}{{ '<think>\n\n</think>\n' }}{% endif %}{% endif %}"
+)
+"""A template that says in a system message of its own which mode it is in, as SmolLM3's does."""
+
 
 def chat_tokenizer(template: str | None = TEMPLATE) -> Any:
-    """A word-level tokenizer with the two control tokens."""
+    """A word-level tokenizer with the two control tokens, and where the template thinks with its two marks."""
     tokenizer = causal_tokenizer(build_tokenizer(CORPUS), 256)
     tokenizer.add_special_tokens({"extra_special_tokens": [START, END]})
+    if template is not None and "<think>" in template:
+        tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.chat_template = template
     return tokenizer
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from chat_toy import TEMPLATE, chat_tokenizer, talk
+from chat_toy import CLOSED, MODES, TEMPLATE, THINKING, chat_tokenizer, talk
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.text.chat import ChatFormat, PromptConfig, record_prompt, recorded_prompt
@@ -119,3 +119,49 @@ def test_a_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"{{ messages }}\xff")
     with pytest.raises(ConfigError, match=r"prompt\.chat_template: .*template\.jinja cannot be read as UTF-8 text"):
         ChatFormat(chat_tokenizer(), PromptConfig(str(file)))
+
+
+def test_arguments_of_the_template() -> None:
+    """Both forms, by the tokenizer's own template: what transformers itself writes with the argument."""
+    for template in (THINKING, MODES):
+        tokenizer, asked = chat_tokenizer(template), talk("who ran", "the dog", "and who sat")
+        written = set()
+        for arguments in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
+            chat = ChatFormat(tokenizer, PromptConfig(template_arguments=arguments))
+            text = chat.text([SimpleNamespace(**turn) for turn in asked])
+            theirs = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **arguments)
+            assert text == theirs and chat.end_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
+            assert text.rstrip().endswith("</think>") == (arguments == {"enable_thinking": False})
+            written.add(text)
+        assert len(written) == 2
+    assert (
+        ChatFormat(chat_tokenizer(THINKING), PromptConfig(template_arguments={"enable_thinking": False}))
+        .text(turns("who ran"))
+        .endswith(f"assistant\n{CLOSED}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "template", "said"),
+    [
+        ({"enable_thinkin": False}, THINKING, "enable_thinkin: the tokenizer's chat template reads no such argument"),
+        ({"enable_thinking": False}, TEMPLATE, "enable_thinking: the tokenizer's chat template reads no such argument"),
+        ({"tokenize": True}, THINKING, "tokenize: this name is not the template's to read"),
+        ({"messages": []}, THINKING, "messages: this name is not the template's to read"),
+        ({"enable_thinking": False}, None, "enable_thinking: the policy's tokenizer has no chat template"),
+    ],
+)
+def test_arguments_that_nothing_reads(arguments: dict[str, Any], template: str | None, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"prompt.template_arguments.{said}"):
+        ChatFormat(chat_tokenizer(template), PromptConfig(template_arguments=arguments))
+
+
+def test_arguments_are_remembered_and_named_ones_win(tmp_path: Path) -> None:
+    trained = PromptConfig("on", template_arguments={"enable_thinking": False, "tone": "kind"})
+    record_prompt(tmp_path, trained)
+    assert recorded_prompt(tmp_path) == trained and AUTO.over(trained) == trained
+    own = PromptConfig(template_arguments={"enable_thinking": True}).over(trained)
+    assert own.template_arguments == {"enable_thinking": True, "tone": "kind"}
+    assert PromptConfig("off").over(trained) == PromptConfig("off")
+    with pytest.raises(ConfigError, match="template_arguments: no template reads them"):
+        PromptConfig("off", template_arguments={"enable_thinking": True})

@@ -56,7 +56,7 @@ class RewardedRollout:
     @property
     def mask(self) -> Tensor:
         """Int [R, T], 1 = real token of a response that is learnt from."""
-        return learnt_tokens(self.rollout.response_mask, self.learnt)
+        return learnt_tokens(self.rollout.written, self.learnt)
 
     def rewards(self) -> Tensor:
         """fp32 [R, T]: Σ_k weighted_k, less the penalty where there is one."""

@@ -11,6 +11,7 @@ from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.stats import Reduce
 from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, RewardedRollout
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.turns import estimate_of_turns
 
 
 def check_components_add_up(trace: RewardTrace) -> None:
@@ -67,10 +68,14 @@ def make_experience(
             assert kl is not None
             penalty = beta * kl
         else:
-            estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.response_mask, estimator)
+            estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.written, estimator)
             penalty = beta * estimates.detach()
     rewarded = RewardedRollout(rollout, trace, penalty, values, trace.scored)
-    made = (algorithm or GAE()).estimate(rewarded, config, reduce)
+    chosen = algorithm or GAE()
+    in_turns = bool(rollout.turns)
+    made = (
+        estimate_of_turns(chosen, rewarded, config, reduce) if in_turns else chosen.estimate(rewarded, config, reduce)
+    )
     learnt = rewarded.learnt if made.learnt is None else made.learnt
     advantages, shares = made.advantages, made.shares
     if masked is not None:

@@ -12,6 +12,7 @@ from finegrained_rlhf.inference.config import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.config import RolloutConfig
+from finegrained_rlhf.rollout.environment import Environment
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.chat import PromptConfig
@@ -47,6 +48,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
         prompt: chat template and system message.
+        environment: who replies to the policy's turns, a user or a tool; None: a response is one turn.
         validate_every: training steps between validations; None validates after every step.
         checkpoint_every: training steps between checkpoints; None writes one after every step.
         samples_every: training steps between files of sampled responses with their segment rewards.
@@ -73,6 +75,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
     max_prompt_tokens: int = 1024
     prompt_too_long: Literal["truncate", "refuse"] = "truncate"
     prompt: PromptConfig = PromptConfig()
+    environment: Environment | None = None
     validate_every: Annotated[int | None, at_least(1), harmless] = 50
     checkpoint_every: Annotated[int | None, at_least(1), harmless] = 50
     samples_every: Annotated[int, at_least(1), harmless] = 10
@@ -102,6 +105,8 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
                 "rollout.engine=continuous keeps weights of its own, processes.sharding=full gathers them for each "
                 "rollout: take engine=auto, or sharding=gradients"
             )
+        if self.environment is not None:
+            check_environment(self.environment, self.reward, self.rollout)
         if not isinstance(self.algorithm, AdvantageEstimator):
             raise ConfigError(f"algorithm: {type(self.algorithm).__name__} is no estimator of advantages")
         check_values(self.value.kind, self.algorithm)
@@ -146,6 +151,31 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         from finegrained_rlhf.training.ppo.train import read_ppo_data
 
         return read_ppo_data(self, policy)
+
+
+def check_environment(environment: Environment, reward: RewardConfig, rollout: RolloutConfig) -> None:
+    """Require what responses in turns can be rewarded and drawn by.
+
+    Args:
+        environment: who replies.
+        reward: what is paid, and when.
+        rollout: sampling settings.
+
+    Raises:
+        ConfigError: it has no replies, prefixes are to be read, or rollouts to be kept.
+    """
+    if not isinstance(environment, Environment):
+        raise ConfigError(f"environment: {type(environment).__name__} has no reply() and role")
+    if reward.credit not in ("end", "outcome"):
+        raise ConfigError(
+            f"reward.credit={reward.credit} reads beginnings of responses that are one turn; with an environment "
+            "expected end or outcome"
+        )
+    for name, setting in reward.settings.items():
+        if setting.reading == "prefix":
+            raise ConfigError(f"reward.settings.{name}.reading: with an environment expected whole, got prefix")
+    if rollout.ahead:
+        raise ConfigError("rollout.ahead=1 keeps responses that are one turn; with an environment expected 0")
 
 
 def check_sampling(rollout: RolloutConfig, algorithm: AdvantageEstimator, end_penalty: float) -> None:

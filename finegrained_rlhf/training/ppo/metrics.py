@@ -164,7 +164,7 @@ def sample_rows(experience: Experience) -> list[dict[str, Any]]:
 def kept_samples(experience: Experience) -> list[SampleRecord]:
     """The responses of a step with their segments and the numbers of their tokens."""
     rollout = experience.rollout
-    kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, rollout.response_mask)
+    kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, rollout.written)
     tensors = {"kl": kl, "value": experience.values, "reward": experience.rewards}
     if experience.shares or experience.values is not None:
         tensors["advantage"] = experience.advantages
@@ -229,7 +229,7 @@ def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, met
 
     The alignment is that of the first four responses of each process, decoded anew token by token.
     """
-    mask = rollout.response_mask
+    mask = rollout.written
     rows = mask.shape[0]
     for name, component in trace.components.items():
         known = rows - len(component.scores.unscored)
@@ -250,6 +250,9 @@ def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, met
     metrics.add("reward/total", trace.total.sum() if scored is None else trace.total[scored].sum(), known)
     if trace.prefixes is not None:
         metrics.add("reward/prefixes", trace.prefixes, rows)
+    if rollout.turns:
+        metrics.add("turns", sum(len(talk.tokens) for talk in rollout.turns), rows)
+        metrics.count("outcome/environment/failed", sum(talk.failed for talk in rollout.turns))
     metrics.add("response_length", mask.sum(), rows)
     metrics.add("eos_rate", rollout.ended(policy.eos_ids).sum(), rows)
     metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)
@@ -279,7 +282,7 @@ def step_metrics(
         beta: β that the step was rewarded with.
         lr: its learning rate.
     """
-    rollout, mask = experience.rollout, experience.rollout.response_mask
+    rollout, mask = experience.rollout, experience.rollout.written
     episodes, tokens = mask.shape[0], mask.sum()
     log_ratio = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
     metrics.add("kl", (log_ratio if experience.kl is None else experience.kl).sum(), episodes)
@@ -320,7 +323,7 @@ def _importance(experience: Experience, metrics: StepMetrics, processes: Process
     if weights is None or rollout.sampler_logprobs is None:
         return {}
     measured = ImportanceMetrics(metrics)
-    measured.add(weights, rollout.logprobs, rollout.sampler_logprobs, rollout.response_mask)
+    measured.add(weights, rollout.logprobs, rollout.sampler_logprobs, rollout.written)
     return measured.largest(processes)
 
 
@@ -348,8 +351,8 @@ def audit_trace(rollout: Rollout, trace: RewardTrace, tokenizer: Decoder, rows: 
     audit = AlignmentAudit(0, 0)
     for component in trace.components.values():
         if component.scores.whole_response:
-            placed = zip(component.tokens[:rows], lengths, strict=True)
-            audit += AlignmentAudit(len(lengths), sum(set(tokens) <= {length - 1} for tokens, length in placed))
+            placed = zip(component.tokens[:rows], rollout.turn_ends(), strict=False)
+            audit += AlignmentAudit(len(lengths), sum(set(tokens) <= set(ends) for tokens, ends in placed))
         else:
             spans = [tuple(span for span in row if span != EMPTY) for row in component.scores.spans[:rows]]
             audit += audit_alignment(

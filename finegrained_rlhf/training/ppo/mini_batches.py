@@ -113,7 +113,7 @@ class MiniBatches:
         ]
 
     def _counted(self, experience: Experience, batches: Sequence[MicroBatch]) -> MiniBatch:
-        everything = experience.rollout.response_mask
+        everything = experience.rollout.written
         rows = torch.cat([everything.new_zeros(0), *(batch.rows for batch in batches)])
         lengths = [mask[rows].sum(dim=1) for mask in (experience.counted, everything)]
         own = torch.tensor([[float(n.sum()), float((n > 0).sum())] for n in lengths], dtype=torch.float64)

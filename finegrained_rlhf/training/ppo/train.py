@@ -14,6 +14,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rollout.select import make_engine
+from finegrained_rlhf.rollout.turns import in_turns
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
@@ -61,6 +62,8 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
         )
     engine = make_engine(policy, job.rollout.engine)
     data = job.read_data(policy)
+    if job.environment is not None:
+        engine = in_turns(engine, policy, job.environment, [*data.train, *data.validation])
     check_forward(policy, data.train, processes)
     value = job.value.load(policy, job.value_heads)
     models = PPOModels(policy, value, job.optimizer, job.total_steps, processes)

@@ -152,7 +152,7 @@ class PPOTrainer:
     @torch.no_grad()
     def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
         with self.processes.autocast():
-            return self.composer.score(rollout.row_prompts(), rollout.texts)
+            return self.composer.score(rollout.row_prompts(), rollout.texts, rollout.turns)
 
     @torch.no_grad()
     def _prefixes(self, rollout: Rollout) -> Prefixes | None:
@@ -237,7 +237,7 @@ class PPOTrainer:
             trace = self.composer.compose(rollout, scores, train=False)
             describe_responses(rollout, trace, self.models.policy, metrics)
             reference = self._scorer.reference(rollout, self._micro_batches(rollout))
-            metrics.add("reference_perplexity", -reference.sum(), rollout.response_mask.sum())
+            metrics.add("reference_perplexity", -reference.sum(), rollout.written.sum())
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
             for name, (total, count) in {**measured, **self.composer.weights.sums(scores)}.items():
                 metrics.add(name, total, count)

@@ -78,6 +78,11 @@ class TrainedRows:
     references: Tensor
     sampler_logprobs: Tensor
 
+    @property
+    def written(self) -> Tensor:
+        """int64 [R, T]: every real token."""
+        return self.response_mask
+
 
 @dataclass(frozen=True)
 class ComparedRollout:
