@@ -1,4 +1,4 @@
-"""Training with rewards that are paid when they are decided, or as corrections: steps, processes, resume, what is kept."""
+"""Training with rewards that are paid when decided, or as corrections: steps, processes, resume, what is kept."""
 
 from __future__ import annotations
 
