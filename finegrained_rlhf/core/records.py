@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class Rollout:
         if self.turns and len(self.turns) != rows:
             raise ValueError(f"a rollout of {rows} rows needs as many turns, got {len(self.turns)}")
 
-    @cached_property
+    @property
     def written(self) -> Tensor:
         """int64 [R, T]: 1 at the real tokens that the policy wrote; nothing is learnt or counted of the others."""
         import torch
