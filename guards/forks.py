@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import runpy
@@ -98,6 +99,7 @@ def wait(pid: int, seconds: float) -> tuple[int, float]:
 
 
 def _become(directory: Path, paths: Sequence[Path], variables: Mapping[str, str]) -> None:
+    gc.freeze()  # what is there now stays: pytest looks for garbage five times at its end
     os.setsid()
     atexit._clear()
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]

@@ -135,6 +135,7 @@ def main(name: str | None = None) -> None:
         if name in PLAIN_WORDS:
             key, several = PLAIN_WORDS[name]
             sys.argv[1:] = with_keys(sys.argv[1:], key, several=several)
+        _import_omegaconf()
         from finegrained_rlhf.launch.app import run_command
 
         run_command(name)
@@ -144,6 +145,19 @@ def main(name: str | None = None) -> None:
     except BrokenPipeError:  # `--help | head`: whoever read standard output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+
+
+def _import_omegaconf() -> None:
+    """Import omegaconf as where `attrs` is not installed: a twentieth of what `--help` takes.
+
+    It would know configurations that are classes of attrs; ours are files.
+    """
+    if "attr" not in sys.modules:
+        sys.modules["attr"] = None  # type: ignore[assignment]  # what a package that is absent looks like
+        try:
+            import omegaconf  # noqa: F401
+        finally:
+            del sys.modules["attr"]
 
 
 @cache

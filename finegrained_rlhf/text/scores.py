@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _AFTER_STOP = re.compile(r"(?<=[.])\s+")
 _ROWS = 512  # first positions that are looked at together: bounds the memory of a very long passage
@@ -98,6 +99,8 @@ class SpanMatcher:
         the a-th exactly if fewer than c of its kind stand before it in the span: if the one of its kind c places
         earlier, number `previous[q]` (−1: there is none), comes before a.
         """
+        import numpy as np  # here: most that count tokens compute no span
+
         kind_of, limits = self._kinds.get, self._limits
         matches = [(i, kind) for i, token in enumerate(passage) if (kind := kind_of(token)) is not None]
         previous: list[int] = []
@@ -113,6 +116,8 @@ class SpanMatcher:
 
         A pair whose end comes before its start shares nothing, so that it needs no mask.
         """
+        import numpy as np
+
         numbers = np.arange(len(positions))
         starts = numbers[:_ROWS, None]
         counts = previous < starts

@@ -116,6 +116,7 @@ def test_torchs_own_counter_sees_as_many(toy: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.scripts
+@pytest.mark.slow
 def test_a_step_of_two_processes_is_counted(tmp_path: Path) -> None:
     program = str(ROOT / "benchmarks/scaling.py")
     done = run_process(program, f"out={tmp_path}", "sizes=tiny", "part=communication", preloaded=True)

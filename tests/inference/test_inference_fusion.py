@@ -162,7 +162,7 @@ def test_a_fine_tuned_policy_remembers_that_it_reads_pieces(data: str, tmp_path:
             processes=ProcessConfig(precision="fp32"),
         ).run()
 
-    sft(tmp_path / "run", 150)
+    sft(tmp_path / "run", 75)
     assert read_json(tmp_path / "run/policy/prompt.json")["fusion"] == {"passages": 50, "passage_tokens": 192}
     keys: dict[str, Any] = {"max_new_tokens": 8, "max_prompt_tokens": 100}
     Generate(str(tmp_path / "run"), data, str(tmp_path / "answers.jsonl"), **keys).run()

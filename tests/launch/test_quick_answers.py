@@ -13,14 +13,26 @@ from hydra._internal import config_loader_impl
 
 from finegrained_rlhf.launch.app import run_command
 
-HEAVY = ("torch", "transformers", "accelerate", "datasets", "numpy", "pandas", "scipy", "sklearn", "tqdm", "pydantic")
+HEAVY = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "tqdm",
+    "pydantic",
+    "attr",
+)
 MOST = 520
 """Modules of everything, Hydra's and Python's own included (about 480 today)."""
 ASKED = """
 import json, sys
-from finegrained_rlhf.launch.app import run_command
+from finegrained_rlhf.launch.commands import main
 try:
-    run_command(sys.argv[0])
+    main(sys.argv[0])
 except SystemExit:
     pass
 sys.stderr.write("\\n" + json.dumps(sorted(sys.modules)))
@@ -35,7 +47,8 @@ def modules(tmp_path: Path, command: str, *words: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "words"), [("train_ppo", ("--help",)), ("train_ppo", ("experiment=smoke", "ppo.epoch=2"))]
+    ("command", "words"),
+    [("train_ppo", ("--help",)), ("train_ppo", ("experiment=smoke", "ppo.epoch=2")), ("sweep", ("--help",))],
 )
 def test_help_and_a_misspelt_key_import_schemas_alone(tmp_path: Path, command: str, words: tuple[str, ...]) -> None:
     imported = modules(tmp_path, command, *words)

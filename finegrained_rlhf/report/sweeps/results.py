@@ -17,7 +17,6 @@ from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.report.charts.plots import INK, load_pyplot
 from finegrained_rlhf.report.sweeps.markdown import metric_words, sweep_table_page
-from finegrained_rlhf.report.sweeps.page import sweep_page
 from finegrained_rlhf.runtime.loop.checkpoints import exported_step
 from finegrained_rlhf.text.tables import summarise_rows
 
@@ -198,6 +197,8 @@ class SweepTable(Settings):
         return {name: label for name, label in self.metrics.items() if name in common}
 
     def _write(self, root: Path, result: Mapping[str, Any], runs: Sequence[tuple[str, Path]]) -> None:
+        from finegrained_rlhf.report.sweeps.page import sweep_page  # here: `finegrained sweep --help` writes no page
+
         page, plot = sweep_table_page(result), pareto_svg(result)
         for path, text in ((root / "sweep.md", page), (root / "pareto.svg", plot)):
             if text:

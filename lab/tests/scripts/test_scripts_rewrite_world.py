@@ -12,6 +12,7 @@ from finegrained_lab.experiments.conqrr.supervision import SupervisionTable
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
 
+@pytest.mark.slow
 @pytest.mark.scripts
 def test_every_step_of_the_experiment(tmp_path: Path) -> None:
     done = run_script(
