@@ -285,8 +285,9 @@ class SegmentScorer(_Scorer):
         self._segmenter = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
         self.reads_on = not is_causal(config)
         density = self._kind.density
-        by_rule = density == "sentence" or density == "sub_sentence"
-        self.look_ahead = look_ahead_of(segmenter, density) if by_rule else None
+        self.look_ahead = (
+            look_ahead_of(segmenter, density) if density == "sentence" or density == "sub_sentence" else None
+        )
 
     def segments(self, response: str) -> list[Span]:
         """The segments of a response that the model labels."""
