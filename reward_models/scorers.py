@@ -16,7 +16,7 @@ from finegrained_rlhf.core.markers import ModelName, at_least, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
 from finegrained_rlhf.text.plain_text import TooLong
-from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
+from finegrained_rlhf.text.segmentation import Segmenter, Span, look_ahead_of, shared_segmenter
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
@@ -230,6 +230,9 @@ class _Scorer(ABC):
 class SegmentScorer(_Scorer):
     """+1 for each segment that the model finds without error, −1 for each with one (thesis, section 6.3).
 
+    A decoder-only model judges a segment by what stands before its end, so it does not read on (`reads_on`), as long as
+    the whole response fits into its input beside the passages; an encoder reads on.
+
     Args:
         path: directory of a relevance or factuality model, or of the run that trained it, or a Hub name.
         granularity: `sub_sentence` or `sentence`; None takes the one that the model was trained on.
@@ -272,12 +275,17 @@ class SegmentScorer(_Scorer):
     def _check(self, model: RewardModel) -> None:
         import torch
 
+        from reward_models.encoders.models import is_causal
+
         self._kind = _require_segment_model(self.path, model.record, self.granularity)
         config = model.model.config
         wrong = error_label_ids(config.id2label)
         self._is_error = torch.tensor([i in wrong for i in range(config.num_labels)], device=model.device)
         segmenter = self._asked_segmenter or model.record.named_segmenter
         self._segmenter = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
+        self.reads_on = not is_causal(config)
+        density = self._kind.density
+        self.look_ahead = look_ahead_of(segmenter, density) if density in get_args(Granularity) else None
 
     def segments(self, response: str) -> list[Span]:
         """The segments of a response that the model labels."""

@@ -7,8 +7,9 @@ offsets into the given text, end exclusive.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
@@ -41,6 +42,17 @@ ENGLISH, RULES = "english", "rules"
 DEFAULT_SEGMENTER = ENGLISH
 """How answers are cut where nobody says otherwise: by labels, rewards and metrics alike."""
 
+LOOK_AHEAD: Mapping[str, Mapping[str, int]] = {
+    ENGLISH: {"sentence": 2, "sub_sentence": 11},
+    RULES: {"sentence": 1, "sub_sentence": 10},
+}
+"""Words behind a character that tell whether a segment ends there; a parser reads the whole text and has none.
+
+A sentence ends behind a full stop and the marks that follow it, so the next word tells; a mark that opens may be moved
+to what it opens, so `english` needs one more. A sub-sentence needs the ends of sentences among the four words behind
+it, at each of which another cut may replace its own, and at the five words behind that one which must remain.
+"""
+
 _UNREAD = ("tagger", "attribute_ruler", "lemmatizer", "ner")
 """Parts of a spaCy pipeline on which no sentence boundary depends: they would take two thirds of its time."""
 _WORD = re.compile(r"\S+")
@@ -52,6 +64,9 @@ _OPENING_APART = re.compile(r"\s([“‘(\[]+)\Z")
 class Segmenter(Protocol):
     """Cuts a text. Spans are in order, do not overlap, hold every character that is not white space, and neither
     begin nor end with white space; a text without words has none.
+
+    It may have a `look_ahead(granularity)`: with how many further words of a text (divided by white space) it is known
+    whether a segment ends at a character. None, or no such method: only the end of the text tells (`look_ahead_of`).
     """
 
     def sentences(self, text: str) -> list[Span]:
@@ -88,6 +103,10 @@ class SpacySegmenter:
     def sub_sentences(self, text: str) -> list[Span]:
         """Character spans of the sub-sentences of `text`."""
         return list(self._cached(text)[1])
+
+    def look_ahead(self, granularity: Granularity) -> int | None:
+        """Further words that tell whether a segment ends at a character; None where a parser reads the whole text."""
+        return LOOK_AHEAD.get(self.pipeline, {}).get(granularity)
 
     def _segment(self, text: str) -> tuple[list[Span], list[Span]]:
         if not text.strip():
@@ -232,3 +251,59 @@ def cutter(segmenter: str | Segmenter, granularity: Granularity) -> Callable[[st
         raise ConfigError(f"granularity must be {' or '.join(get_args(Granularity))}, got {granularity!r}")
     chosen = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
     return chosen.sentences if granularity == "sentence" else chosen.sub_sentences
+
+
+def look_ahead_of(segmenter: str | Segmenter, granularity: Granularity) -> int | None:
+    """How many further words tell a segmenter whether a segment ends at a character.
+
+    Args:
+        segmenter: as in `cutter`.
+        granularity: what a segment is.
+
+    Returns:
+        The L of `deciding_character`; None where the segmenter declares none, so that only the end of the text tells.
+    """
+    chosen = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
+    declared = getattr(chosen, "look_ahead", None)
+    return None if declared is None else declared(granularity)
+
+
+def deciding_character(text: str, end: int, look_ahead: int) -> int | None:
+    """The character that shows that `look_ahead` words behind `end` are over: where the word behind them begins.
+
+    Whether a segment ends at `end` is then known for good, by the text before this character. Words are divided by
+    white space; the rest of a word in which `end` lies is one.
+
+    Args:
+        text: a response.
+        end: a character of it, or its length.
+        look_ahead: L words.
+
+    Returns:
+        The offset of the (L + 1)-th word behind `end`; None where the text has no such word.
+    """
+    word = next(islice(_WORD.finditer(text, end), look_ahead, None), None)
+    return None if word is None else word.start()
+
+
+def look_ahead_fault(cut: Callable[[str], Sequence[Span]], look_ahead: int, text: str) -> int | None:
+    """The first character at which a text and its beginnings disagree whether a segment ends there, against a promise.
+
+    Every beginning of the text is cut anew, so the cost is that of len(text) texts.
+
+    Args:
+        cut: gives the segments of a text (`cutter`).
+        look_ahead: what is promised (`look_ahead_of`).
+        text: any text.
+
+    Returns:
+        None where the promise holds: every beginning that has `look_ahead` whole words behind a character says of it
+        what the text says.
+    """
+    ends = {end for _, end in cut(text)}
+    for length in range(len(text)):
+        for end in sorted({end for _, end in cut(text[:length])} ^ {end for end in ends if end <= length}):
+            deciding = deciding_character(text, end, look_ahead)
+            if deciding is not None and len(text[:deciding].rstrip()) <= length:
+                return end
+    return None
