@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.labels import SegmentLabels
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.text.segmentation import Segmenter, Span, deciding_character, look_ahead_of
+from finegrained_rlhf.text.segmentation import Segmenter, deciding_character, look_ahead_of
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.pairs import AnswerPair, Matching
