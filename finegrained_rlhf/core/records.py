@@ -199,13 +199,17 @@ class ComponentTrace:
     Attributes:
         scores: the component's own output.
         weight: its weight in this step.
-        raw: fp32 [R, T], values as the scorer gave them, at the token that ends each segment.
-        normalised: fp32 [R, T], after the component's normaliser and aggregation (equal to `raw` without them), at the
-            token that carries each segment.
+        raw: fp32 [R, T], values as the scorer gave them, at the token that ends each segment: where the segment is.
+        normalised: fp32 [R, T], after the component's normaliser and aggregation (equal to `raw` without them), where
+            it is paid: at the token that carries each segment, or as corrections.
         weighted: fp32 [R, T], weight · normalised, 0 in responses in which the component's gate is closed.
         normalised_values: R tuples, the same of each segment.
-        tokens: R tuples, the token that carries each segment: the one that ends it, or the response's last.
+        tokens: R tuples, the token that carries each segment: the one that ends or decides it, or the response's last.
         gate: R flags, whether the component counts in a response; None where it has no gate.
+        corrections: R tuples of (token, what is paid there before the weight), where the component is paid as
+            corrections of the values of prefixes (`reward.credit=revised`). Each prefix has its own gate, so these hold
+            it already; they add up to the sum of `normalised_values`, or to 0 where the gate is closed. None: `tokens`
+            carry the segments.
     """
 
     scores: SegmentScores
@@ -216,10 +220,16 @@ class ComponentTrace:
     normalised_values: Sequence[tuple[float, ...]]
     tokens: Sequence[tuple[int, ...]]
     gate: Sequence[bool] | None = None
+    corrections: Sequence[tuple[tuple[int, float], ...]] | None = None
 
     def weight_of(self, row: int) -> float:
         """The weight in one response: 0 where the gate is closed."""
         return self.weight if self.gate is None or self.gate[row] else 0.0
+
+    def paid_tokens(self, row: int) -> list[int]:
+        """The tokens of one response at which something is paid, in order, each once."""
+        paid = self.tokens[row] if self.corrections is None else (token for token, _ in self.corrections[row])
+        return sorted(set(paid))
 
 
 @dataclass(frozen=True)
@@ -230,11 +240,14 @@ class RewardTrace:
         components: one trace a reward component, by name.
         total: fp32 [R, T], the sum of the weighted components; no KL.
         metrics: what was measured over the responses of all processes while the reward was made (constraints).
+        prefixes: how many beginnings of these responses were scored beside them, each component's by itself; None where
+            the reward reads none.
     """
 
     components: Mapping[str, ComponentTrace]
     total: Tensor
     metrics: Mapping[str, float] = field(default_factory=dict)
+    prefixes: int | None = None
 
     @property
     def scored(self) -> Tensor | None:

@@ -131,6 +131,18 @@ def value_range(name: str, scorer: Scorer) -> tuple[float, float] | None:
     return low, high
 
 
+def look_ahead_of_scorer(name: str, scorer: Scorer) -> int | None:
+    """The further words with which a scorer knows whether a segment ends; None where it does not say.
+
+    Raises:
+        ConfigError: what it says is no number of words.
+    """
+    words = getattr(scorer, "look_ahead", None)
+    if words is not None and (not isinstance(words, int) or isinstance(words, bool) or words < 0):
+        raise ConfigError(f"reward.components.{name}: look_ahead must be a number of words or None, got {words!r}")
+    return words
+
+
 def check_threshold(key: str, name: str, scorer: Scorer, at_least: float, of: ResponseValue, empty: float) -> None:
     """Require that some responses can reach a threshold and some can miss it, where that can be known beforehand.
 

@@ -7,18 +7,28 @@ are schedule plus dual variable; gates act on responses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.rewards.aggregation import aggregated
-from finegrained_rlhf.rewards.checks import check_scores, naming
+from finegrained_rlhf.rewards.checks import check_scores, look_ahead_of_scorer, naming
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
+from finegrained_rlhf.rewards.credit import (
+    Prefixes,
+    deciding,
+    due_prefixes,
+    last_tokens,
+    read_on_prefixes,
+    segments_decided,
+)
 from finegrained_rlhf.rewards.moving import DualVariable
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
+from finegrained_rlhf.rl.credit import corrections
 from finegrained_rlhf.rl.stats import Reduce, RunningMoments
 
 if TYPE_CHECKING:
@@ -106,6 +116,10 @@ class Normaliser:
         self.running.update(_flat(rows), self._reduce)
         return _standardised(rows, self.running)
 
+    def again(self, rows: Sequence[tuple[float, ...]]) -> Sequence[tuple[float, ...]]:
+        """(v − μ) / σ by the running moments as they are."""
+        return _standardised(rows, self.running)
+
     def fix(self, rows: Sequence[tuple[float, ...]]) -> None:
         """Keep the moments of these values for all validations; later calls change nothing.
 
@@ -158,24 +172,42 @@ class RewardComposer:
         config: scorers and weights.
         reduce: sums a small tensor over all processes (for `running` normalisation).
         eos_ids: the policy's ends of sequence, needed where `end_penalty` is on and rollouts are composed.
+        byte_ids: the policy's tokens that are bytes (`text.alignment.byte_tokens`); what they give is not yet decided.
+        longest: the most tokens of a response, needed where `revisions` is a number.
 
     Attributes:
         weights: of a training step, and what is known of the constraints that move them.
     """
 
     def __init__(
-        self, config: RewardConfig, reduce: Reduce = lambda tensor: tensor, eos_ids: Sequence[int] = ()
+        self,
+        config: RewardConfig,
+        reduce: Reduce = lambda tensor: tensor,
+        eos_ids: Sequence[int] = (),
+        byte_ids: Collection[int] = (),
+        longest: int | None = None,
     ) -> None:
         self.config, self._eos_ids = config, tuple(eos_ids)
+        self._byte_ids, self._longest = byte_ids, longest
         self._normalisers = {
             name: Normaliser(reduce) for name in config.components if self.settings(name).normalisation == "running"
         }
         self.weights = TrainedWeights(config, reduce)
 
     def setup(self, device: torch.device) -> None:
-        """Load every scorer."""
-        for scorer in self.config.components.values():
+        """Load every scorer.
+
+        Raises:
+            ConfigError: a component is to be read on prefixes, and does not say what decides its segments.
+        """
+        for name, scorer in self.config.components.items():
             scorer.setup(device)
+            look_ahead = look_ahead_of_scorer(name, scorer)
+            if self.settings(name).reading == "prefix" and look_ahead is None:
+                raise ConfigError(
+                    f"reward.settings.{name}.reading=prefix: its scorer declares no look_ahead, so that only the end "
+                    "of a response decides where its segments end; expected reading=whole"
+                )
 
     def check_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Let every component that can refuse prompts to which it could not score any response; after `setup`.
@@ -197,27 +229,63 @@ class RewardComposer:
             ConfigError: a component broke, or gave something else than finite values of segments inside each response;
                 the error names it, the prompt and the response.
         """
+        scores = self._raw(self.config.components, prompts, responses)
+        for name, scorer in self.config.components.items():
+            if self.settings(name).reading == "prefix":
+                look_ahead = look_ahead_of_scorer(name, scorer)
+                alone = partial(self._raw_of, name)
+                scores[name] = read_on_prefixes(scores[name], prompts, responses, look_ahead, alone)
+        return {name: self._with_empty(name, result, responses) for name, result in scores.items()}
+
+    def score_prefixes(self, rollout: Rollout) -> Prefixes | None:
+        """The prefixes of a rollout's responses with their raw scores, all of them in one batch.
+
+        Those of components whose value is paid at the last token alone (`density=response`) are left out, unless a gate
+        asks for them.
+
+        Returns:
+            None where `credit` is not `revised`.
+
+        Raises:
+            ConfigError: as `score`, and `due_prefixes`.
+        """
+        if self.config.credit != "revised":
+            return None
+        due = due_prefixes(rollout, self.config.revisions, self._longest, self._byte_ids)
+        dense = {name for name in self.config.components if self.settings(name).density == "segment"}
+        asked = dense | {gate.by for name, gate in self.config.gates.items() if name in dense}
+        prompts = rollout.row_prompts()
+        names = [name for name in self.config.components if name in asked]
+        return replace(due, scores=self._raw(names, [prompts[row] for row in due.rows], due.texts))
+
+    def _raw_of(self, name: str, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        return self._raw([name], prompts, responses)[name]
+
+    def _raw(
+        self, names: Collection[str], prompts: Sequence[Prompt], responses: Sequence[str]
+    ) -> dict[str, SegmentScores]:
+        """What the scorers of these components give, checked."""
+        scorers = {name: self.config.components[name] for name in names}
         if not responses:
             return {
                 name: SegmentScores((), (), counts=dict.fromkeys(getattr(scorer, "counted", ()), 0.0))
-                for name, scorer in self.config.components.items()
+                for name, scorer in scorers.items()
             }
-        arguments = {name: (name, scorer, prompts, responses) for name, scorer in self.config.components.items()}
+        arguments = {name: (name, scorer, prompts, responses) for name, scorer in scorers.items()}
         started: dict[str, Callable[[], SegmentScores]] = {}
-        for name, scorer in self.config.components.items():
+        for name, scorer in scorers.items():
             if isinstance(scorer, StartableScorer):
                 with naming(*arguments[name]):
                     started[name] = scorer.start(prompts, responses)
         scored: dict[str, object] = {}
-        for name, scorer in self.config.components.items():
+        for name, scorer in scorers.items():
             if name not in started:
                 with naming(*arguments[name]):
                     scored[name] = scorer.score(prompts, responses)
         for name, collect in started.items():
             with naming(*arguments[name]):
                 scored[name] = collect()
-        checked = {name: check_scores(name, scored[name], prompts, responses) for name in arguments}
-        return {name: self._with_empty(name, result, responses) for name, result in checked.items()}
+        return {name: check_scores(name, scored[name], prompts, responses) for name in arguments}
 
     def _with_empty(self, name: str, scores: SegmentScores, responses: Sequence[str]) -> SegmentScores:
         """The scores, with the segment 0:0 in place of none where a response has no word and its emptiness is paid."""
@@ -237,6 +305,7 @@ class RewardComposer:
         rollout: Rollout,
         scores: Mapping[str, SegmentScores],
         *,
+        prefixes: Prefixes | None = None,
         train: bool = True,
         step: int = 1,
     ) -> RewardTrace:
@@ -248,13 +317,15 @@ class RewardComposer:
         Args:
             rollout: R responses.
             scores: of the same responses, by component name.
+            prefixes: of the same responses, with their scores; without them `credit=revised` pays at the last token.
             train: True standardises `running` components by the running moments, which take the values in first; False
                 by the fixed moments of the first validation (`fix_moments`).
             step: the training step, from 1.
 
         Returns:
             The trace, penalties for form after the components; `total` is exactly the sum of the `weighted` tensors in
-            this order. A component is 0 throughout a response in which its gate is closed.
+            this order. A component is 0 throughout a response in which its gate is closed; with `credit=revised` its
+            rewards add up to 0 there.
 
         Raises:
             ConfigError: see `used_values`; or `end_penalty` is on and the ends of sequence are not known.
@@ -268,13 +339,69 @@ class RewardComposer:
                 rollout,
                 used[name],
                 weight=float(weights[name]),
-                at_last_token=self.settings(name).density == "response",
+                tokens=self._carrying(name, result, rollout),
                 gate=self.gate(name, scores),
+                corrections=None
+                if prefixes is None or name not in prefixes.scores or self.settings(name).density == "response"
+                else self._corrections(name, rollout, self._worth(name, scores, used[name]), prefixes, train),
             )
             for name, result in scores.items()
         }
         metrics = self.weights.update(scores) if train else {}
-        return RewardTrace(components, total_reward(components, rollout), metrics)
+        return RewardTrace(
+            components, total_reward(components, rollout), metrics, self._read(scores, rollout, prefixes)
+        )
+
+    def _carrying(self, name: str, scores: SegmentScores, rollout: Rollout) -> Sequence[tuple[int, ...]] | None:
+        """The token that carries each segment; None: the one that ends it."""
+        credit, setting = self.config.credit, self.settings(name)
+        if setting.density == "response" or credit in ("outcome", "revised"):
+            return last_tokens(scores, rollout)
+        if credit == "end" or scores.whole_response:
+            return None
+        return segments_decided(scores, rollout, self._look_ahead_paid(name), self._byte_ids)
+
+    def _look_ahead_paid(self, name: str) -> int | None:
+        """The further words that decide a segment and what it is worth; None where the whole response does."""
+        scorer, gate = self.config.components[name], self.config.gates.get(name)
+        reads_on = self.settings(name).reading == "whole" and bool(getattr(scorer, "reads_on", True))
+        return None if reads_on or (gate is not None and gate.active) else look_ahead_of_scorer(name, scorer)
+
+    def _corrections(
+        self, name: str, rollout: Rollout, whole: Sequence[float], prefixes: Prefixes, train: bool
+    ) -> list[tuple[tuple[int, float], ...]]:
+        """Of each response the tokens at which the component's value changed, with the changes, before its weight."""
+        scores, normaliser = prefixes.scores[name], self._normalisers.get(name)
+        values = scores.values
+        if normaliser is not None:
+            values = normaliser.again(values) if train else normaliser.validate(values)
+        worth = self._worth(name, prefixes.scores, self._aggregated(name, scores, values))
+        read: list[list[tuple[int, float]]] = [[] for _ in whole]
+        for number in prefixes.known():
+            read[prefixes.rows[number]].append((prefixes.tokens[number], worth[number]))
+        made = []
+        for row, value, length in zip(read, whole, rollout.lengths().tolist(), strict=True):
+            tokens = (*(token for token, _ in row), length - 1)
+            made.append(tuple(zip(tokens, corrections([one for _, one in row], value), strict=True)))
+        return made
+
+    def _worth(self, name: str, scores: Mapping[str, SegmentScores], used: Sequence[tuple[float, ...]]) -> list[float]:
+        """What a component gives each text before its weight: the sum of its segments, 0 where its gate is closed."""
+        gate = self.gate(name, scores) or [True] * len(used)
+        return [sum(row) if on else 0.0 for row, on in zip(used, gate, strict=True)]
+
+    def _read(self, scores: Mapping[str, SegmentScores], rollout: Rollout, prefixes: Prefixes | None) -> int | None:
+        """How many prefixes the components have scored beside these responses; None where the reward reads none."""
+        read = [name for name in self.config.components if self.settings(name).reading == "prefix"]
+        if prefixes is not None:
+            return len(prefixes.rows) * len(prefixes.scores)
+        if not read:
+            return None
+        places = [
+            deciding(scores[name], rollout.texts, look_ahead_of_scorer(name, self.config.components[name]))
+            for name in read
+        ]
+        return sum(place is not None for rows in places for row in rows for place in row)
 
     def gate(self, name: str, raw: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
         """In which responses a component counts; None where it has no gate."""
@@ -300,10 +427,14 @@ class RewardComposer:
         """
         used = {}
         for name, result in scores.items():
-            setting = self.settings(name)
-            values = self._normalise(name, result, train)
-            used[name] = aggregated(name, result, values, setting.aggregation, setting.budget)
+            used[name] = self._aggregated(name, result, self._normalise(name, result, train))
         return used
+
+    def _aggregated(
+        self, name: str, scores: SegmentScores, values: Sequence[tuple[float, ...]]
+    ) -> Sequence[tuple[float, ...]]:
+        setting = self.settings(name)
+        return aggregated(name, scores, values, setting.aggregation, setting.budget)
 
     def totals(self, scores: Mapping[str, SegmentScores]) -> list[float]:
         """The sum of all components that are given by the configured weights and gates, one number a response.
@@ -319,8 +450,7 @@ class RewardComposer:
         used = self.used_values(scores)
         weights, parts = self.config.all_weights, []
         for name, rows in used.items():
-            gate = self.gate(name, scores) or [True] * len(rows)
-            parts.append([float(weights[name]) * sum(row) if on else 0.0 for row, on in zip(rows, gate, strict=True)])
+            parts.append([float(weights[name]) * worth for worth in self._worth(name, scores, rows)])
         return [sum(column) for column in zip(*parts, strict=True)]
 
     def weights_of(self, row: int, scores: Mapping[str, SegmentScores]) -> dict[str, float]:

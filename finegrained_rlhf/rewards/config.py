@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.markers import above
+from finegrained_rlhf.core.markers import above, at_least
 from finegrained_rlhf.rewards.aggregation import Aggregation, ResponseValue
 from finegrained_rlhf.rewards.checks import check_threshold
+from finegrained_rlhf.rewards.credit import Credit, Reading, Revisions
 from finegrained_rlhf.rewards.moving import RewardConstraint, RewardGate, WeightSchedule
 from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.rewards.protocol import Scorer
@@ -33,11 +34,14 @@ class ComponentConfig(Settings):
             `budget` rescales the values of a response until their absolute values add up to `budget`. With the last
             two a longer response does not earn more by its length alone.
         budget: in the component's unit, a response; used by `aggregation=budget` only.
-        density: `segment` pays each segment where it ends; `response` pays their sum at the last token, which makes a
-            holistic reward of a fine-grained one.
+        density: `segment` pays each segment as `reward.credit` says; `response` pays their sum at the last token, which
+            makes a holistic reward of a fine-grained one.
         empty: value, in the component's unit, of a response without a word, for components that score segments. Such a
             response has none; with 0 (the paper) it earns more than one with a single wrong segment. It goes on the
             response's last token, as the segment 0:0.
+        reading: `whole` takes each segment's value from the whole response; `prefix` from the response as far as it
+            went when the segment's end was decided, so that nothing behind changes it. That is another objective, and
+            every segment is one more text to be scored (a request, where a judge or a service scores).
     """
 
     normalisation: Normalisation = "none"
@@ -45,6 +49,7 @@ class ComponentConfig(Settings):
     budget: Annotated[float, above(0)] = 1.0
     density: Density = "segment"
     empty: float = 0.0
+    reading: Reading = "whole"
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,15 @@ class RewardConfig(Settings):
         schedule: weights of training by step, by component name.
         gates: when a component counts in a response, by component name; wherever the reward is computed.
         constraints: what a component must reach in training, by component name.
+        credit: when training pays. `end` (the paper): each segment where it ends, though later text may move its end or
+            change its value. `outcome`: all at the last token. `decided`: each segment at the token that decides it;
+            at the last one where only the whole response does: a scorer that reads on (and is read whole), one that
+            scores whole responses or declares no look-ahead, a component with a gate. `revised`: prefixes are scored as
+            they come and every change of a component's value is paid when it shows, the rest at the last token: the
+            rewards of a response add up to those of `outcome`, whatever a scorer reads.
+        revisions: which prefixes `revised` scores: `segments`, wherever a segment may have ended; a number of places
+            evenly spaced over `rollout.max_new_tokens`; `last`, none. Each is one more text for every component but
+            those of `density=response`: where a judge or a service scores, one more request.
     """
 
     components: Mapping[str, Scorer]
@@ -73,6 +87,8 @@ class RewardConfig(Settings):
     schedule: Mapping[str, WeightSchedule] = field(default_factory=dict)
     gates: Mapping[str, RewardGate] = field(default_factory=dict)
     constraints: Mapping[str, RewardConstraint] = field(default_factory=dict)
+    credit: Credit = "end"
+    revisions: Revisions | Annotated[int, at_least(1)] = "segments"
 
     def __post_init__(self) -> None:
         if not isinstance(self.overlong, OverlongPenalty):
@@ -94,6 +110,23 @@ class RewardConfig(Settings):
         for name in sorted(set(self.penalties.weights) & set(self.components)):
             raise ConfigError(f"reward.components.{name}: this name is the penalty's; give the component another")
         self._check_moving()
+        self._check_credit()
+
+    def _check_credit(self) -> None:
+        """Raise ConfigError for what cannot be paid as `credit` says."""
+        if not isinstance(self.revisions, str | int) or isinstance(self.revisions, bool):
+            raise ConfigError(f"reward.revisions: expected segments, last or a whole number, got {self.revisions!r}")
+        for name, setting in self.settings.items():
+            if self.credit == "decided" and setting.aggregation != "sum" and setting.density == "segment":
+                raise ConfigError(
+                    f"reward.settings.{name}.aggregation={setting.aggregation} shares out what only the whole response "
+                    "decides; with reward.credit=decided it needs density=response, or use reward.credit=revised"
+                )
+            if self.credit == "revised" and setting.reading == "prefix":
+                raise ConfigError(
+                    f"reward.settings.{name}.reading=prefix: no later text changes such a value, so that nothing is to "
+                    "be revised; expected reward.credit=decided, or reading=whole"
+                )
 
     def _check_moving(self) -> None:
         """Raise ConfigError for parts of another class, and for thresholds that no response can reach, or all do."""

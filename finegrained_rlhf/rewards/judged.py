@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.judge import Judge, Judgement
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter, look_ahead_of
 
 if TYPE_CHECKING:
     import torch
@@ -175,6 +175,7 @@ class JudgeScorer:
             raise ConfigError(f"counts: the judge's taxonomy has {', '.join(judge.taxonomy)}, not {unknown[0]!r}")
         self.judge, self.counts = judge, frozenset(judge.taxonomy if counts is None else counts)
         self.granularity, self.unlocated, self._cut = granularity, unlocated, cutter(segmenter, granularity)
+        self.look_ahead = look_ahead_of(segmenter, granularity)
         self.outcomes = OutcomeCounts(failures)
         self.quoted, self.unmatched = 0, 0
 

@@ -7,7 +7,6 @@ scorer, so that rewards can be made from kept scores, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import AlignmentError
@@ -81,8 +80,9 @@ def component_trace(
     used: Sequence[tuple[float, ...]],
     *,
     weight: float,
-    at_last_token: bool = False,
+    tokens: Sequence[tuple[int, ...]] | None = None,
     gate: Sequence[bool] | None = None,
+    corrections: Sequence[tuple[tuple[int, float], ...]] | None = None,
 ) -> ComponentTrace:
     """One component's share in the reward of R responses.
 
@@ -91,8 +91,9 @@ def component_trace(
         rollout: the responses.
         used: what the weight multiplies, of each segment: values after normalisation and aggregation.
         weight: of the component.
-        at_last_token: pay every segment at the response's last token, not where it ends.
+        tokens: R tuples, the token that carries each segment; None: the one that ends it.
         gate: R flags, whether the component counts in a response; None: it does.
+        corrections: R tuples of tokens and what is paid there in place of the segments' values, gates included.
 
     Raises:
         AlignmentError: see `segment_tokens`.
@@ -100,14 +101,18 @@ def component_trace(
     import torch
 
     ends = segment_tokens(scores, rollout)
-    tokens = segment_tokens(replace(scores, whole_response=True), rollout) if at_last_token else ends
+    tokens = ends if tokens is None else tokens
     raw = place_values(scores.values, ends, rollout)
-    normalised = raw if used is scores.values and tokens is ends else place_values(used, tokens, rollout)
+    if corrections is not None:
+        places = [tuple(token for token, _ in row) for row in corrections]
+        normalised = place_values([[paid for _, paid in row] for row in corrections], places, rollout)
+    else:
+        normalised = raw if used is scores.values and tokens is ends else place_values(used, tokens, rollout)
     weighted = weight * normalised
-    if gate is not None:
+    if gate is not None and corrections is None:
         is_open = torch.tensor(gate, dtype=torch.bool, device=weighted.device)
         weighted = torch.where(is_open[:, None], weighted, 0.0)
-    return ComponentTrace(scores, weight, raw, normalised, weighted, used, tokens, gate)
+    return ComponentTrace(scores, weight, raw, normalised, weighted, used, tokens, gate, corrections)
 
 
 def total_reward(components: Mapping[str, ComponentTrace], rollout: Rollout) -> Tensor:

@@ -19,6 +19,10 @@ class Scorer(Protocol):
     error. Without one it is 0, so that only negative values are errors. Evaluation counts by it. Any scorer may have a
     pair `value_range`, the smallest and the largest value it can give; thresholds of gates and constraints are checked
     against it before a run.
+
+    Two more say when a segment can be paid (`reward.credit=decided`), and are read after `setup`: `reads_on`, whether
+    text behind what decides a segment's end may change its value, True where it is not said; and `look_ahead`, the
+    further words that decide it (`text.segmentation.look_ahead_of`), None where only the end of the response does.
     """
 
     def setup(self, device: torch.device) -> None:
@@ -70,10 +74,14 @@ class BaseScorer:
     Attributes:
         error_free_from: the smallest value of a segment without an error.
         value_range: smallest and largest value of a segment, or of a response; None where it is not known.
+        reads_on: whether text behind what decides a segment's end may change the segment's value.
+        look_ahead: further words that decide whether a segment ends; None: the end of the response does.
     """
 
     error_free_from: float = 0.0
     value_range: tuple[float, float] | None = None
+    reads_on: bool = True
+    look_ahead: int | None = None
 
     def setup(self, device: torch.device) -> None:
         """Nothing to load."""

@@ -16,7 +16,7 @@ from finegrained_rlhf.core.markers import ModelName, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.config import Activation
 from finegrained_rlhf.text.plain_text import TooLong
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter, look_ahead_of
 
 if TYPE_CHECKING:
     import torch
@@ -114,6 +114,7 @@ class _TextReward:
 
     error_free_from: float
     value_range: tuple[float, float]
+    reads_on = False
 
     def __init__(
         self,
@@ -122,6 +123,7 @@ class _TextReward:
         segmenter: str | Segmenter = DEFAULT_SEGMENTER,
     ) -> None:
         self.scorer, self.granularity, self._cut = scorer, granularity, cutter(segmenter, granularity)
+        self.look_ahead = look_ahead_of(segmenter, granularity)
 
     def setup(self, device: torch.device) -> None:
         """Load the scorer and move it to `device`."""

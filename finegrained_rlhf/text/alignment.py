@@ -8,14 +8,17 @@ or how segments are cut.
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import AlignmentError
 from finegrained_rlhf.text.segmentation import Span
+
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class Decoder(Protocol):
@@ -87,6 +90,43 @@ def _agreed(tokenizer: Decoder, ids: Sequence[int], text: str) -> int:
     """How many characters the text of `ids` and `text` begin with in common."""
     prefix = decode_text(tokenizer, ids)
     return len(prefix) if text.startswith(prefix) else len(os.path.commonprefix([prefix, text]))
+
+
+def byte_tokens(tokenizer: Any) -> frozenset[int]:
+    """The ids of tokens that are one byte of a character (`<0xE2>`), as vocabularies of sentencepiece have them.
+
+    A run of them is decoded as a whole, so what the first of them give may change until another token follows. Tokens
+    of byte-level vocabularies are none of these.
+    """
+    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
+    return frozenset(number for token, number in vocabulary.items() if _BYTE.fullmatch(token))
+
+
+def settled_ends(
+    text: str, ends: Sequence[int], ids: Sequence[int] = (), unsettled: Collection[int] = ()
+) -> tuple[int, ...]:
+    """How much of a response stands after each of its T tokens, whatever tokens follow.
+
+    It ends before white space, before the bytes of a character that is not finished (U+FFFD), and before a run of
+    `byte_tokens`. So `text[:settled[t]]` is a function of the tokens up to t alone.
+
+    Args:
+        text: the response.
+        ends: where each token ends (`token_ends`).
+        ids: T token ids; needed where there are byte tokens.
+        unsettled: the byte tokens.
+
+    Returns:
+        T numbers of characters, not decreasing.
+    """
+    settled, stands = [], 0
+    for token, end in enumerate(ends):
+        if not unsettled or ids[token] not in unsettled:
+            while end > stands and (text[end - 1].isspace() or text[end - 1] == "\ufffd"):
+                end -= 1
+            stands = max(stands, end)
+        settled.append(stands)
+    return tuple(settled)
 
 
 def segment_end_tokens(ends: Sequence[int], spans: Sequence[Span]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from finegrained_rlhf.inference.best_of import TIE, best_sample
 from finegrained_rlhf.metrics.functions import correlation, covariance, kendall_tau_b
 from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.config import ComponentConfig
+from finegrained_rlhf.rewards.credit import last_tokens
 from finegrained_rlhf.rewards.moving import RewardGate
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator
@@ -131,7 +132,7 @@ def experience_under(
             kept.rollout,
             aggregated(name, scores, scores.values, how, setting.budget),
             weight=reward.weights[name],
-            at_last_token=setting.density == "response",
+            tokens=last_tokens(scores, kept.rollout) if setting.density == "response" else None,
             gate=reward.gates[name].opens(kept.raw) if name in reward.gates else None,
         )
     trace = RewardTrace(components, total_reward(components, kept.rollout))

@@ -135,17 +135,17 @@ def check_values(kind: str, algorithm: AdvantageEstimator) -> None:
 
 
 def unit_rewards(component: ComponentTrace) -> Tensor:
-    """fp32 [R, T]: a component's rewards before its weight, at the tokens that carry them; 0 behind a closed gate."""
+    """fp32 [R, T]: a component's rewards before its weight, where they are paid; 0 behind a closed gate."""
     import torch
 
-    if component.gate is None:
+    if component.gate is None or component.corrections is not None:
         return component.normalised
     is_open = torch.tensor(component.gate, dtype=torch.bool, device=component.normalised.device)
     return torch.where(is_open[:, None], component.normalised, 0.0)
 
 
 def segment_ends(component: ComponentTrace, mask: Tensor) -> Tensor:
-    """Bool [R, T]: the tokens that carry a segment of the component; segments that share a token share its mark.
+    """Bool [R, T]: the tokens at which the component pays; segments that share a token share its mark.
 
     Args:
         component: of R responses.
@@ -154,8 +154,8 @@ def segment_ends(component: ComponentTrace, mask: Tensor) -> Tensor:
     import torch
 
     ends = torch.zeros(mask.shape, dtype=torch.bool)
-    for row, tokens in enumerate(component.tokens):
-        ends[row, list(tokens)] = True
+    for row in range(len(mask)):
+        ends[row, component.paid_tokens(row)] = True
     return ends.to(mask.device) & mask.bool()
 
 

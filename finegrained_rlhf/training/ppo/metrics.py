@@ -67,7 +67,7 @@ def describe_suppression(experience: Experience, metrics: StepMetrics) -> None:
 
 def _of_satisfied(component: ComponentTrace, row: int, before: Tensor, advantages: Tensor) -> list[float]:
     """The sum of the advantages of each satisfied segment's tokens; of its sign alone use is made."""
-    tokens = sorted(set(component.tokens[row]))
+    tokens = component.paid_tokens(row)
     if not tokens:
         return []
     earned = component.weighted[row].tolist()
@@ -216,7 +216,8 @@ def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, met
     """Add rewards (summed over each response), lengths, share that ended, repetition and alignment to `metrics`.
 
     Rewards are means over the responses that have a score; `outcome/NAME/…` says of components that may have none how
-    many responses of the step, over all processes, had which outcome, and how many are `unscored`.
+    many responses of the step, over all processes, had which outcome, and how many are `unscored`. `reward/prefixes` is
+    how many beginnings of a response were scored beside it, each component's by itself, where the reward reads any.
 
     The alignment is that of the first four responses of each process, decoded anew token by token.
     """
@@ -239,6 +240,8 @@ def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, met
     scored = trace.scored
     known = rows if scored is None else int(scored.sum())
     metrics.add("reward/total", trace.total.sum() if scored is None else trace.total[scored].sum(), known)
+    if trace.prefixes is not None:
+        metrics.add("reward/prefixes", trace.prefixes, rows)
     metrics.add("response_length", mask.sum(), rows)
     metrics.add("eos_rate", rollout.ended(policy.eos_ids).sum(), rows)
     metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)

@@ -17,6 +17,7 @@ from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.alignment import byte_tokens
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.metrics import KeptSamples
@@ -66,7 +67,9 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     if isinstance(models.value, SeparateValueModel):
         longest = max(len(prompt.input_ids) for prompt in data.train) + job.rollout.max_new_tokens
         check_positions(models.value.backbone.config, longest, "value model")
-    composer = RewardComposer(job.reward, processes.sum_, policy.eos_ids)
+    composer = RewardComposer(
+        job.reward, processes.sum_, policy.eos_ids, byte_tokens(policy.tokenizer), job.rollout.max_new_tokens
+    )
     composer.setup(processes.device)
     composer.check_prompts([*data.train, *data.validation])
     parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)

@@ -16,6 +16,7 @@ from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.weights.saving import policy_to_save
 from finegrained_rlhf.models.weights.sharded import whole_weights
+from finegrained_rlhf.rewards.credit import Prefixes
 from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import Optimizer
@@ -108,7 +109,8 @@ class PPOTrainer:
             with timer.phase("rollout"):
                 rollout = self._draw(share, self.rollout_config.decoding(), step)
             with timer.phase("rewards"):
-                trace = self.composer.compose(rollout, self._scores(rollout), step=step)
+                scores, prefixes = self._scores(rollout), self._prefixes(rollout)
+                trace = self.composer.compose(rollout, scores, prefixes=prefixes, step=step)
             with timer.phase("scoring"):
                 batches = self._micro_batches(rollout)
                 scored = self._scorer.score(rollout, batches)
@@ -143,6 +145,11 @@ class PPOTrainer:
     def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
         with self.processes.autocast():
             return self.composer.score(rollout.row_prompts(), rollout.texts)
+
+    @torch.no_grad()
+    def _prefixes(self, rollout: Rollout) -> Prefixes | None:
+        with self.processes.autocast():
+            return self.composer.score_prefixes(rollout)
 
     def _micro_batches(self, rollout: Rollout) -> list[MicroBatch]:
         config, policy = self.config, self.models.policy
