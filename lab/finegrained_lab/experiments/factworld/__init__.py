@@ -11,6 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "AlgorithmsTable": "tables.algorithms",
         "BestOfTable": "tables.best_of",
         "CompatTable": "tables.compat",
+        "CreditTable": "tables.credit",
         "DynamicsTable": "tables.dynamics",
         "EfficiencyTable": "tables.efficiency",
         "FactWorldGrid": "grid",
