@@ -1,4 +1,4 @@
-"""Word features alone as a scorer of segments: a logistic regression on counted words, without any pretrained weight."""
+"""Word features alone as a scorer of segments: a logistic regression on counted words, without pretrained weights."""
 
 from __future__ import annotations
 
