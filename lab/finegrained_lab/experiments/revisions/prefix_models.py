@@ -149,7 +149,8 @@ class PrefixModelsTable(Results):
             ]
             parts.append(
                 f"## {world}, {kind} ({', '.join(rows[0]['units'])})\n\n{markdown_table(table, list(table[0]))}\n"
-                f"Less the accuracy of the model trained and read whole:\n\n{markdown_table(gaps, list(gaps[0])).strip()}"
+                "Less the accuracy of the model trained and read whole:\n\n"
+                f"{markdown_table(gaps, list(gaps[0])).strip()}"
             )
         return "\n\n".join(parts) + "\n"
 

@@ -55,11 +55,12 @@ class RevisionsTable(Results):
 
     Attributes:
         worlds: by name the directory of its seeds or folds, each with `revisions/MODELS_KIND.jsonl`.
-        chosen_on: the directory of the seed on which settings are chosen, whose mass decides what is run.
+        chosen_on: the directory of the seed on which settings are chosen, whose mass decides what is run; None where
+            nothing is.
     """
 
     worlds: Mapping[str, str]
-    chosen_on: str
+    chosen_on: str | None = None
 
     def run(self) -> dict[str, Any]:
         """Write results, page and figure.
@@ -80,8 +81,10 @@ class RevisionsTable(Results):
                 texts = {name: sum(row[name] for row in read) for name in ("segments", "broken", "readings")}
                 names = [file.parent.parent.name for file in of]
                 rows.append({"world": world, "models": models, "kind": kind, "units": names, **texts, **shares})
-        pooled = [row for stem in REWARD for row in read_jsonl(Path(self.chosen_on) / "revisions" / f"{stem}.jsonl")]
-        result = {**self.made_by(), "rows": rows, "reward_mass": share_of(pooled, "mass_at_end"), "least": LEAST}
+        result: dict[str, Any] = {**self.made_by(), "rows": rows, "least": LEAST, "reward_mass": None}
+        if self.chosen_on is not None:
+            files_of = [Path(self.chosen_on) / "revisions" / f"{stem}.jsonl" for stem in REWARD]
+            result["reward_mass"] = share_of(_questions([read_jsonl(file) for file in files_of]), "mass_at_end")
         self.write(result)
         self.draw(result)
         return result
@@ -109,17 +112,11 @@ class RevisionsTable(Results):
         apart = [
             {**_named(row), "beginnings": row["readings"], **_cells(row, {"apart": "answer_apart"})} for row in answers
         ]
-        mass = result["reward_mass"]
-        verdict = (
-            "below" if mass["max"] < result["least"] else "above" if mass["min"] > result["least"] else "not told from"
-        )
         broken = sum(row["broken"] for row in segments)
         return (
             f"{self.opening(result, 'Revision mass', about)}\n\n"
-            "![Revision mass up to the segment's end, by reward model](revision_mass.svg)\n\n"
-            f"FactWorld's reward (relevance and factuality, equal weights) on the dev questions of the seed on which "
-            f"settings are chosen: **{_interval(mass)}**, {verdict} {result['least']:.0%} by its interval. Segments "
-            f"that the text which decides them did not show: {broken}.\n\n"
+            f"![Revision mass up to the segment's end, by reward model]({Path(self.output).stem}.svg)\n\n"
+            f"{_verdict(result)}Segments that the text which decides them did not show: {broken}.\n\n"
             f"## Models that judge segments\n\n{markdown_table(shown, list(shown[0]))}\n"
             "## Models of whole answers\n\n`credit=end` pays them at the last token, where nothing changes any more. "
             "`revised` also pays what their beginnings are worth: Σ |w − value of the beginning| / Σ |w| over the "
@@ -135,6 +132,28 @@ class RevisionsTable(Results):
             bars = {f"{WORDS[row['models']].replace(', trained on', ' on')}, {row['kind']}": row for row in rows}
             panels.append(Bars(f"{world}: mass up to the end", {k: row["mass_at_end"] for k, row in bars.items()}))
         draw_bars(Path(self.output).with_suffix(".svg"), panels)
+
+
+def _questions(files: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Sums of several models on the same questions, a row a question."""
+    sums: dict[str, dict[str, Any]] = {}
+    for row in (row for rows in files for row in rows):
+        of = sums.setdefault(row["record"], dict.fromkeys(row, 0))
+        of.update({key: of[key] + value for key, value in row.items() if key != "record"})
+    return list(sums.values())
+
+
+def _verdict(result: Mapping[str, Any]) -> str:
+    """Whether the reward's mass is worth more arms; nothing where no reward was asked for."""
+    mass, least = result["reward_mass"], result["least"]
+    if mass is None:
+        return ""
+    told = "below" if mass["max"] < least else "above" if mass["min"] > least else "not told from"
+    return (
+        f"The reward's mass (relevance and factuality, of equal weights) on the dev questions of the seed on which "
+        f"settings are chosen: **{_interval(mass)}**, by its interval {told} the {least:.0%} below which arms beside "
+        "`end` and `revised` are not worth their runs. "
+    )
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, str]:
