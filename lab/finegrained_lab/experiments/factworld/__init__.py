@@ -19,6 +19,7 @@ __getattr__, __dir__ = lazy_exports(
         "FreeFormTable": "tables.systems",
         "HolesTable": "holes",
         "MeasureDrift": "drift",
+        "PresetsTable": "tables.algorithms",
         "PreferenceModelsTable": "preference.table",
         "SystemsTable": "tables.systems",
     },

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_lab.experiments.factworld.answers import MEASURES, OUTCOMES, TRUTH, read_judged, win_tie_lose
 from finegrained_lab.experiments.factworld.base import trained_row
@@ -42,6 +42,7 @@ class AlgorithmsTable(EvaluatedTable):
         "episodes. `processor_s`: processor time of the training steps, on one thread. `kl`: the last step's, in nats "
         "an episode."
     )
+    pairs: ClassVar[Mapping[str, tuple[str, str]]] = PAIRS
     runs = RUNS
     systems = ("sft", *RUNS)
     baseline = PPO
@@ -91,7 +92,7 @@ class AlgorithmsTable(EvaluatedTable):
         return (
             f"## Which one\n\n{advice(result['rows'], self.runs)}\n\n"
             "Dense against holistic, the rest of an algorithm alike (mean error on the test questions):\n\n"
-            f"{dense_against_holistic(result['rows'])}\n{super().body(result)}\n"
+            f"{dense_against_holistic(result['rows'], self.pairs)}\n{super().body(result)}\n"
             f"## Against {self.baseline}, question by question\n\nShare of the test questions on which the oracle "
             "finds fewer, as many, more errors (sub-sentences with a relevance error, sentences with a factual error "
             f"and missing facts) than in {self.baseline}'s answer; mean over seeds.\n\n"
@@ -106,6 +107,23 @@ class AlgorithmsTable(EvaluatedTable):
             path,
             [Bars(t, {run.replace("_", " "): summary[run][name] for run in self.runs}) for name, t in titles.items()],
         )
+
+
+GROUPS = {name: PAIRS[name] for name in ("RLOO", "GRPO", "GDPO")} | {"Dr. GRPO": ("dr_grpo_dense", "dr_grpo_holistic")}
+
+
+@dataclass(frozen=True)
+class PresetsTable(AlgorithmsTable):
+    """The same question, each group algorithm as its preset samples and scores."""
+
+    title = "FactWorld: algorithms, as their presets are"
+    about = AlgorithmsTable.about.replace("(algorithms_grid.md)", "(presets_grid.md)").replace(
+        ", `ppo_heads` too, with a value head a reward",
+        " and the paper's; the others sample and score at temperature 1",
+    )
+    pairs = GROUPS
+    runs = (PPO, *(system for pair in GROUPS.values() for system in pair))
+    systems = ("sft", *runs)
 
 
 def processor_seconds(run: RunDirectory) -> list[float]:
@@ -149,10 +167,10 @@ def advice(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> str:
     return " ".join(sentences)
 
 
-def dense_against_holistic(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table of the four algorithms' dense and holistic errors and of the seeds in which dense has the lower one."""
+def dense_against_holistic(rows: Sequence[Mapping[str, Any]], pairs: Mapping[str, tuple[str, str]] = PAIRS) -> str:
+    """A table of the algorithms' dense and holistic errors and of the seeds in which dense has the lower one."""
     table = []
-    for algorithm, (dense, holistic) in PAIRS.items():
+    for algorithm, (dense, holistic) in pairs.items():
         of_dense, of_holistic = (_numbers(rows, system, "mean_error") for system in (dense, holistic))
         lower = sum(of_dense[seed] < of_holistic[seed] for seed in of_dense)
         table.append(
