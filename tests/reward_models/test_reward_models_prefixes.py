@@ -73,6 +73,7 @@ def test_short_answers_are_read_whole(folder: Path) -> None:
 
 def test_counts_and_agreement_follow_the_labels(folder: Path) -> None:
     of = record(ANSWER, [("It is the bad word one two.", "Unverifiable")])
+    assert of.feedback is not None
     of = replace(of, feedback=replace(of.feedback, annotators=("ann", "ben")))
     made = example(of, encoder(folder, counts=True))
     assert made.weights == (1, 1, 1, 0, 1, 1, 1, 1)  # nobody is named for the mark: none agrees with it

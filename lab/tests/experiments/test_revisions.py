@@ -66,17 +66,19 @@ def test_a_word_at_the_end_turns_what_was_said_before() -> None:
 
 
 def test_a_segment_that_is_not_there_yet_has_moved() -> None:
-    """An abbreviation goes on only where a small letter follows, so its sentence seemed to end earlier, never later."""
+    """Five words behind the first comma do not show that a sub-sentence ends there; the sixth does."""
 
-    class Whole(Says):
+    class Pieces(BaseScorer):
+        look_ahead = SEGMENTER.look_ahead("sub_sentence")
+
         def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
-            cut = [((0, 9),) if len(text) > 20 else ((0, len(text)),) for text in responses]
-            return SegmentScores(tuple(cut), tuple((1.0,) for _ in responses))
+            spans = [tuple(SEGMENTER.sub_sentences(text)) for text in responses]
+            return SegmentScores(tuple(spans), tuple((1.0,) * len(of) for of in spans))
 
-    scorer = Whole("x")
-    scorer.look_ahead = None
-    [row] = revisions(scorer, [prompt()], ["It is one and two and three."])
-    assert (row.moved, row.at_end, row.decided, row.early) == (0, 0.0, 0.0, 0)
+    text = "It is the good word one, two three four five six, 7 8 9 10 11 12 and the last one."
+    [row] = revisions(Pieces(), [prompt()], [text])
+    assert (row.segments, row.seen, row.moved, row.at_end) == (3, 2, 1, 1.0)
+    assert (row.early, row.broken, row.decided) == (1, 0, 0.0)
 
 
 def answers(path: Path) -> Path:
