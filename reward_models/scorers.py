@@ -285,7 +285,9 @@ class SegmentScorer(_Scorer):
         self._segmenter = shared_segmenter(segmenter) if isinstance(segmenter, str) else segmenter
         self.reads_on = not is_causal(config)
         density = self._kind.density
-        self.look_ahead = look_ahead_of(segmenter, density) if density in get_args(Granularity) else None
+        self.look_ahead = (
+            look_ahead_of(segmenter, density) if density == "sentence" or density == "sub_sentence" else None
+        )
 
     def segments(self, response: str) -> list[Span]:
         """The segments of a response that the model labels."""

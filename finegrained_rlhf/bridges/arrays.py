@@ -101,7 +101,8 @@ class DenseReward:
             ConfigError: a scorer broke, or a penalty needs `ended`.
         """
         rollout = _rollout(prompts, texts, ends, self._ended(ended, len(texts)), width)
-        trace = self._composer.compose(rollout, self._composer.score(prompts, texts), train=False)
+        scores, prefixes = self._composer.score(prompts, texts), self._composer.score_prefixes(rollout)
+        trace = self._composer.compose(rollout, scores, prefixes=prefixes, train=False)
         parts = {name: part.weighted.numpy() for name, part in trace.components.items()}
         return TokenRewards(parts, trace.total.numpy(), learnt_tokens(rollout.response_mask, trace.scored).numpy() > 0)
 

@@ -6,7 +6,7 @@ Joins the records of `training.ppo.metrics` to tensors. Knows no reward model an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,8 @@ class KeptStep:
         advantages: fp32 [R, T], as trained.
         raw: the scorers' own values, by component.
         normalised: the same after normaliser and aggregation, by component.
+        tokens: R tuples, the token that carries each segment, by component.
+        corrections: R tuples (`ComponentTrace.corrections`), by component that was paid so.
     """
 
     step: int
@@ -54,6 +56,8 @@ class KeptStep:
     advantages: Tensor
     raw: Mapping[str, SegmentScores]
     normalised: Mapping[str, SegmentScores]
+    tokens: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    corrections: Mapping[str, Sequence[tuple[tuple[int, float], ...]]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -101,6 +105,14 @@ def read_kept_step(
         advantages=_padded(rows, "advantage"),
         raw={name: _scores(name, rows, "raw") for name in components},
         normalised={name: _scores(name, rows, "normalised") for name in components},
+        tokens={
+            name: [tuple(int(segment.token or 0) for segment in row.of(name)) for row in rows] for name in components
+        },
+        corrections={
+            name: [tuple(row.corrections.get(name, ())) for row in rows]
+            for name in components
+            if any(name in row.corrections for row in rows)
+        },
     )
 
 

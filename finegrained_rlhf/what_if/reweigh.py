@@ -64,6 +64,7 @@ def run_weighing(config: Mapping[str, Any], run: RunDirectory) -> Weighing:
             for name, part in _parts(reward, place, kind, run).items()
             if part.active
         ],
+        reward.get("credit", "end"),
     )
 
 

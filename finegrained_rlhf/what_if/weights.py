@@ -22,7 +22,7 @@ from finegrained_rlhf.inference.best_of import TIE, best_sample
 from finegrained_rlhf.metrics.functions import correlation, covariance, kendall_tau_b
 from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.config import ComponentConfig
-from finegrained_rlhf.rewards.credit import last_tokens
+from finegrained_rlhf.rewards.credit import Credit, last_tokens
 from finegrained_rlhf.rewards.moving import RewardGate
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.training.ppo.advantages import AdvantageEstimator
@@ -43,12 +43,14 @@ class Weighing:
         settings: by component, of all of them.
         gates: by component, of those that have one.
         moving: components whose weight is another in every step: those with a schedule or a constraint.
+        credit: when it is paid (`RewardConfig`).
     """
 
     weights: Mapping[str, float]
     settings: Mapping[str, ComponentConfig]
     gates: Mapping[str, RewardGate] = field(default_factory=dict)
     moving: Sequence[str] = ()
+    credit: Credit = "end"
 
     def at(self, metrics: Mapping[str, Any], file: Path) -> Weighing:
         """This reward with the moving weights of a step (`reward/NAME/weight`).
@@ -71,8 +73,9 @@ class Weighing:
         """This reward with some weights and settings replaced.
 
         Raises:
-            ConfigError: an unknown component or setting; `empty`, which the kept scores hold already; or settings of a
-                component that was normalised by its running moments, which were not kept.
+            ConfigError: an unknown component or setting; `empty` or `reading`, which the kept scores hold already;
+                settings of a component that was normalised by its running moments, which were not kept; or, where later
+                text decides what is paid, settings but `density=response`: the scores of prefixes were not kept.
         """
         for place, names in (("weights", weights), ("settings", settings)):
             for name in sorted(set(names) - set(self.weights)):
@@ -84,6 +87,13 @@ class Weighing:
             if after.empty != before.empty:
                 raise ConfigError(
                     f"reward.settings.{name}.empty: the kept scores hold what an empty response was paid; it stays"
+                )
+            if after.reading != before.reading:
+                raise ConfigError(f"reward.settings.{name}.reading: the kept scores are of reading={before.reading}")
+            if self.credit in ("decided", "revised") and after != before and after.density == "segment":
+                raise ConfigError(
+                    f"reward.settings.{name}: with reward.credit={self.credit} the run kept what was paid, not what it "
+                    "was made of; expected another weight, or density=response"
                 )
             if "running" in (before.normalisation, after.normalisation) and after != before:
                 raise ConfigError(
@@ -132,8 +142,9 @@ def experience_under(
             kept.rollout,
             aggregated(name, scores, scores.values, how, setting.budget),
             weight=reward.weights[name],
-            tokens=last_tokens(scores, kept.rollout) if setting.density == "response" else None,
+            tokens=_carrying(kept, name, reward.credit, setting),
             gate=reward.gates[name].opens(kept.raw) if name in reward.gates else None,
+            corrections=kept.corrections.get(name) if setting.density == "segment" else None,
         )
     trace = RewardTrace(components, total_reward(components, kept.rollout))
     reference = torch.zeros_like(kept.rollout.logprobs)
@@ -147,6 +158,13 @@ def experience_under(
         reduce=lambda tensor: tensor,
         algorithm=algorithm,
     )
+
+
+def _carrying(kept: KeptStep, name: str, credit: Credit, setting: ComponentConfig) -> Sequence[tuple[int, ...]] | None:
+    """The token that carries each segment, as in `RewardComposer`; None: the one that ends it."""
+    if setting.density == "response" or credit in ("outcome", "revised"):
+        return last_tokens(kept.raw[name], kept.rollout)
+    return kept.tokens[name] if credit == "decided" else None
 
 
 def check_recomputed(kept: KeptStep, made: Experience, config: PPOConfig) -> None:

@@ -6,7 +6,7 @@ their segments, in Unicode code points, as everywhere in the project.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -253,7 +253,7 @@ def _piece(response: SampleRecord, piece: Piece, layers: Sequence[_Layer]) -> Ht
     if piece.start == piece.end:
         classes.append("end")
         text = "end"
-    lines = [*_token_lines(response, piece), *(_segment_line(segment) for segment in over)]
+    lines = [*_token_lines(response, piece), *(_segment_line(response, segment) for segment in over)]
     lines += [f"oracle: {_FSI}{mark.label}{_PDI}" for mark in marks]
     return el("span", text, class_=" ".join(["w", *classes]), title="\n".join(lines) or None)
 
@@ -278,12 +278,27 @@ def _token_lines(response: SampleRecord, piece: Piece) -> list[str]:
         numbers = response.tokens.numbers
         quantities = [f"{word} {signed(numbers[name][token], 3)}" for name, word in _NAMES.items() if name in numbers]
         lines += [f"token {token + 1}: {_FSI}{text}{_PDI}", ", ".join(quantities)]
+        lines += [
+            f"{_FSI}{name}{_PDI} corrected here by {signed(paid, 3)}"
+            for name, pairs in response.corrections.items()
+            for at, paid in pairs
+            if at == token and paid
+        ]
     return lines
 
 
-def _segment_line(segment: SampleSegment) -> str:
+def _segment_line(response: SampleRecord, segment: SampleSegment) -> str:
     raw, weighted = signed(segment.raw, 3), signed(segment.weighted, 3)
-    return f"{_FSI}{segment.component}{_PDI} {raw}, weighted {weighted}"
+    return f"{_FSI}{segment.component}{_PDI} {raw}, weighted {weighted}{_paid_behind(response, segment)}"
+
+
+def _paid_behind(response: SampleRecord, segment: SampleSegment) -> str:
+    """Which token carries a segment's value, where it stands behind the segment's end; nothing of a whole response."""
+    whole = (segment.start, segment.end) == (0, len(response.text))
+    if segment.token is None or response.tokens is None or whole or segment.component in response.corrections:
+        return ""
+    behind = segment.token > bisect_left(response.tokens.ends, segment.end)
+    return f", paid at token {segment.token + 1}" if behind else ""
 
 
 def _value(segment: SampleSegment, layers: Sequence[_Layer]) -> Html:

@@ -92,6 +92,8 @@ class SampleRecord:
         tokens: None in files of earlier versions.
         marks: errors that an oracle found; None where none has judged it. Kept in a file of their own (`read_marks`).
         unscored: components that have no score of it; nothing was learnt from the response then.
+        corrections: by component that was paid as corrections (`reward.credit=revised`), the number of a token and what
+            was paid there, before the weight; the segments of such a component were not paid themselves.
     """
 
     id: str
@@ -102,6 +104,7 @@ class SampleRecord:
     tokens: SampleTokens | None = None
     marks: Sequence[OracleMark] | None = None
     unscored: Sequence[str] = ()
+    corrections: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
 
     def of(self, component: str) -> list[SampleSegment]:
         """The segments of one component, in order."""
@@ -131,6 +134,8 @@ class SampleRecord:
         ]
         row = {"id": self.id, "prompt": self.prompt, "sample": self.sample, "response": self.text, "segments": segments}
         row |= {"unscored": list(self.unscored)} if self.unscored else {}
+        paid = {name: [list(pair) for pair in pairs] for name, pairs in self.corrections.items()}
+        row |= {"corrections": paid} if paid else {}
         if self.tokens is None:
             return row
         shares = {name: list(values) for name, values in self.tokens.shares.items()}
@@ -223,7 +228,21 @@ def _sample(row: Mapping[str, Any]) -> SampleRecord:
         segments=[_segment(s, text, read, f"segments[{i}]") for i, s in enumerate(segments)],
         tokens=read,
         unscored=tuple(unscored),
+        corrections=_corrections(row.get("corrections", {}), read),
     )
+
+
+def _corrections(row: Any, tokens: SampleTokens | None) -> dict[str, list[tuple[int, float]]]:
+    count = 0 if tokens is None else len(tokens.ends)
+    if not isinstance(row, Mapping) or not all(isinstance(pairs, list) for pairs in row.values()):
+        raise DataError("expected a list of pairs a component", field="corrections")
+    for name, pairs in row.items():
+        for pair in pairs:
+            is_pair = isinstance(pair, list) and len(pair) == 2 and _is_whole(pair[0]) and is_number(pair[1])
+            if not is_pair or not 0 <= pair[0] < count:
+                expected = f"expected a token from 0 to {count - 1} and a number, got {pair!r}"
+                raise DataError(expected, field=f"corrections.{name}")
+    return {name: [(token, float(paid)) for token, paid in pairs] for name, pairs in row.items()}
 
 
 def _mark(row: Any, text: str, where: str) -> OracleMark:

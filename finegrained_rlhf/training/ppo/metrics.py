@@ -186,6 +186,11 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
             unscored=[
                 name for name, component in experience.trace.components.items() if row in component.scores.unscored
             ],
+            corrections={
+                name: component.corrections[row]
+                for name, component in experience.trace.components.items()
+                if component.corrections is not None
+            },
             tokens=SampleTokens(
                 list(rollout.token_ends[row]),
                 {name: table[row][: lengths[row]] for name, table in numbers.items()},
