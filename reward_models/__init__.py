@@ -10,6 +10,7 @@ __getattr__, __dir__ = lazy_exports(
         "DiverseSelection": "selection.strategies",
         "DriftSelection": "selection.strategies",
         "EvaluateRewardModel": "trust.job",
+        "InputConfig": "config",
         "InspectFeedback": "data.inspection",
         "MakeTinyRewardModels": "encoders.tiny",
         "LayerConfig": "config",

@@ -80,6 +80,19 @@ def _depths(names: list[str], count: int) -> dict[str, int | None]:
 
 
 @dataclass(frozen=True)
+class InputConfig(Settings):
+    """In what a reward model reads the segments that it learns from.
+
+    Attributes:
+        prefixes: each segment in the answer as it stood when its end was decided (`text/segmentation.py`), not in the
+            whole answer, so that the model can be scored with `reward.settings.NAME.reading=prefix`. Labels stay where
+            people gave them; a model of whole answers has no segments and is refused.
+    """
+
+    prefixes: bool = False
+
+
+@dataclass(frozen=True)
 class RewardModelConfig(Settings):
     """A kind of reward model with its hyper-parameters.
 
@@ -100,6 +113,7 @@ class RewardModelConfig(Settings):
         annotator_weights: `agreement` lets a segment count as many times as annotators agree with its label, 1 on
             average; `none` each the same. Feedback that names nobody counts the same either way.
         label_weights: `balanced` lets segments with and without an error count the same in all; `none` each the same.
+        inputs: in what segments are read, the whole answer or its prefixes.
         layers: which layers are trained, and how fast.
         selected_by: `accuracy` (highest) or `loss` (lowest) of the held-out records chooses the exported checkpoint;
             None takes what the kind names.
@@ -119,6 +133,7 @@ class RewardModelConfig(Settings):
     counts: bool = False
     label_weights: Literal["none", "balanced"] = "none"
     annotator_weights: AnnotatorWeights = "none"
+    inputs: InputConfig = InputConfig()
     layers: LayerConfig = LayerConfig()
     shuffle_labels: bool = False
     selected_by: Selection | None = None

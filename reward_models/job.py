@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import InputFile, ModelName, at_least, below, harmless
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
@@ -50,7 +51,9 @@ class TrainRewardModel(SupervisedRun):
     checkpoint_every: Annotated[int | None, at_least(1), harmless] = 200
 
     def __post_init__(self) -> None:
-        _ = self.kind  # raises
+        kind = self.kind  # raises
+        if self.reward_model.inputs.prefixes and kind.form != "segment":
+            raise ConfigError(f"reward_model.inputs.prefixes: a {kind.name} model scores whole answers")
         super().__post_init__()
 
     @property

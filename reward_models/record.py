@@ -49,6 +49,7 @@ class RewardModelRecord:
             that share most words with the `question`, or with question and `answer`.
         counts: whether counted words are added to what the head says (`encoders/counts.py`).
         passage_tokens: the most tokens of passages that are read; None for as many as fit.
+        prefixes: whether it was trained to judge each segment in the prefix of the answer that decides where it ends.
         own_kind: what a segment kind of another taxonomy is (`SegmentKind.values`); None for QA-FEEDBACK's kinds.
     """
 
@@ -61,6 +62,7 @@ class RewardModelRecord:
     passages: PassageChoice = "first"
     counts: bool = False
     passage_tokens: int | None = None
+    prefixes: bool = False
     own_kind: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -124,6 +126,7 @@ def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
             "passages": "first",
             "counts": False,
             "passage_tokens": None,
+            "prefixes": False,
             "own_kind": None,
             **read_json(path),
         }  # older records do not say

@@ -258,6 +258,7 @@ def _new_model(job: TrainRewardModel) -> RewardModel:
         passages=config.passages,
         counts=config.counts,
         passage_tokens=config.passage_tokens,
+        prefixes=config.inputs.prefixes,
     )
     return new_reward_model(job.model, record)
 
@@ -296,4 +297,4 @@ def _label_settings(job: TrainRewardModel) -> LabelSettings:
     kind = job.kind
     if isinstance(kind, SegmentKind):
         kind = kind.with_min_words(job.reward_model.min_span_words)
-    return LabelSettings(kind, job.completeness.matching)
+    return LabelSettings(kind, job.completeness.matching, job.reward_model.inputs.prefixes)

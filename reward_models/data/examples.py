@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.feedback.labels import SegmentLabels
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.text.segmentation import Segmenter
+from finegrained_rlhf.text.segmentation import Segmenter, deciding_character, look_ahead_of
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.pairs import AnswerPair, Matching
@@ -26,9 +28,10 @@ class RewardExample:
     """What one record teaches a reward model.
 
     Attributes:
-        inputs: one for a segment model, the distinct answers that are compared for a pair model.
-        labels: of a segment model, one a separator: 1 has an error, 0 has none, None teaches nothing.
+        inputs: of a segment model the answer, or its prefixes; of a pair model the distinct answers that are compared.
+        labels: of a segment model, one a separator of all inputs: 1 has an error, 0 has none, None teaches nothing.
         weights: what each label counts in training; empty where each counts 1.
+        judged: of an answer read in prefixes, the separator of all inputs at which each of its segments is judged.
         pairs: of a pair model, (better, worse) indices into `inputs`.
         record: id of the record.
     """
@@ -38,11 +41,17 @@ class RewardExample:
     pairs: tuple[tuple[int, int], ...] = ()
     record: str = ""
     weights: tuple[float, ...] = ()
+    judged: tuple[int, ...] = ()
 
     @property
     def items(self) -> int:
         """What the batch size counts: pairs, or 1 for a record with segment labels."""
         return len(self.pairs) or 1
+
+    @property
+    def segment_labels(self) -> tuple[int | None, ...]:
+        """The labels of the answer's segments, each at the separator where it is judged."""
+        return tuple(self.labels[place] for place in self.judged) if self.judged else self.labels
 
     @property
     def length(self) -> int:
@@ -57,25 +66,66 @@ class LabelSettings:
     Attributes:
         kind: of reward model.
         matching: of completeness labels.
+        prefixes: whether each segment is read in the prefix of the answer that decides where it ends.
     """
 
     kind: Kind
     matching: Matching = "original"
+    prefixes: bool = False
+
+
+def deciding_prefix(kind: SegmentKind, segmenter: Segmenter, text: str, end: int) -> str:
+    """The beginning of an answer that decides whether a segment ends at `end`, as `reading=prefix` scores it.
+
+    The whole answer where it has no more words than the segmenter looks ahead, or the segmenter declares no number.
+    """
+    density = kind.density
+    ahead = look_ahead_of(segmenter, density) if density == "sentence" or density == "sub_sentence" else None
+    place = None if ahead is None else deciding_character(text, end, ahead)
+    return text if place is None else text[:place].rstrip()
+
+
+def _read_in_prefixes(
+    kind: SegmentKind,
+    record: FeedbackRecord,
+    text: str,
+    labels: SegmentLabels,
+    encoder: RewardInputEncoder,
+    segmenter: Segmenter,
+) -> RewardExample:
+    """An answer as the prefixes that decide its segments; a separator has a label where its segment is decided."""
+    parts, judged, first = [], [], 0
+    for prefix, decided in groupby(labels.spans, lambda span: deciding_prefix(kind, segmenter, text, span[1])):
+        cut = kind.cut(prefix, segmenter)
+        try:
+            judged += [first + cut.index(span) for span in decided]
+        except ValueError:
+            raise ConfigError(f"the segmenter looks further ahead than it declares: it cuts {prefix!r} anew") from None
+        parts.append(kind.parts(record.question, record.passages, [prefix[a:b] for a, b in cut]))
+        first += len(cut)
+    known = dict(zip(judged, labels.labels, strict=True))
+    shares = dict(zip(judged, labels.agreement, strict=False))
+    weights = tuple(shares.get(i, 1.0) for i in range(first)) if shares else ()
+    inputs = tuple(encoder.encode(parts))
+    return RewardExample(inputs, tuple(map(known.get, range(first))), (), record.id, weights, tuple(judged))
 
 
 def _segment_examples(
     kind: SegmentKind,
     records: Sequence[FeedbackRecord],
+    settings: LabelSettings,
     encoder: RewardInputEncoder,
     segmenter: Segmenter,
 ) -> list[RewardExample]:
     labelled = [
         (record, answer, kind.labels(record, segmenter, answer)) for record in records for answer in record.marked
     ]
-    kept = [(record, answer, labels) for record, answer, labels in labelled if labels.teaches]
+    kept = [(record, record.predictions[answer], labels) for record, answer, labels in labelled if labels.teaches]
+    if settings.prefixes:
+        return [_read_in_prefixes(kind, record, text, labels, encoder, segmenter) for record, text, labels in kept]
     parts = [
-        kind.parts(record.question, record.passages, [record.predictions[answer][a:b] for a, b in labels.spans])
-        for record, answer, labels in kept
+        kind.parts(record.question, record.passages, [text[a:b] for a, b in labels.spans])
+        for record, text, labels in kept
     ]
     return [
         RewardExample((item,), labels.labels, record=record.id, weights=labels.agreement)
@@ -116,7 +166,7 @@ def build_examples(
     """
     kind = settings.kind
     if isinstance(kind, SegmentKind):
-        return _segment_examples(kind, records, encoder, segmenter)
+        return _segment_examples(kind, records, settings, encoder, segmenter)
     assert isinstance(kind, PairKind)
     return _pair_examples(kind, records, settings, encoder, segmenter)
 

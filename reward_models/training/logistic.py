@@ -40,7 +40,7 @@ def counted_items(example: RewardExample) -> CountedItems:
         return CountedItems(counts[better] - counts[worse], np.ones(len(better)))
     known = [i for i, label in enumerate(example.labels) if label is not None]
     labels = np.array([float(example.labels[i] == HAS_ERROR) for i in known])
-    return CountedItems(np.array(example.inputs[0].counts)[known], labels)
+    return CountedItems(np.array([row for item in example.inputs for row in item.counts])[known], labels)
 
 
 @dataclass(frozen=True)

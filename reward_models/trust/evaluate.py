@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
@@ -64,6 +65,8 @@ def _measure(
     job: EvaluateRewardModel, model: RewardModel, processes: Processes
 ) -> tuple[TrustReport, list[JudgedRecord]]:
     settings = label_settings(job, model.record.definition)
+    prefixes = model.record.prefixes if job.prefixes is None else job.prefixes
+    settings = replace(settings, prefixes=prefixes)
     segmenter = SpacySegmenter(job.segmenter or model.record.named_segmenter)
     records = read_feedback(job.data, job.taxonomy)
     try:

@@ -31,6 +31,8 @@ class EvaluateRewardModel(Settings):
         min_span_words: spans with fewer words are dropped, of categories that drop short ones; None takes that of the
             run in `path`, else the taxonomy's (5 for relevance).
         segmenter: `rules` or a spaCy pipeline; None takes the one of training.
+        prefixes: judge each segment in the prefix of the answer that decides where it ends, or (False) in the whole
+            answer; None takes the way of training.
         batch_size: inputs in one forward pass.
         processes: precision and CPU threads.
     """
@@ -46,6 +48,7 @@ class EvaluateRewardModel(Settings):
     matching: Matching | None = None
     min_span_words: Annotated[int | None, at_least(0)] = None
     segmenter: str | None = None
+    prefixes: bool | None = None
     batch_size: Annotated[int, at_least(1), harmless] = 32
     processes: ProcessConfig = ProcessConfig()
 

@@ -49,6 +49,14 @@ def segment_verdicts(model: RewardModel, inputs: Sequence[EncodedInput], batch_s
     return [verdicts[row] for row in range(len(inputs))]
 
 
+def _of_example(example: RewardExample, verdicts: Sequence[SegmentVerdicts]) -> SegmentVerdicts:
+    """What was said of an answer's segments, from the verdicts on its inputs."""
+    probabilities = [p for verdict in verdicts for p in verdict.probabilities]
+    claims = [claim for verdict in verdicts for claim in verdict.claims]
+    judged = example.judged or range(len(claims))
+    return SegmentVerdicts(tuple(probabilities[i] for i in judged), tuple(claims[i] for i in judged))
+
+
 @dataclass(frozen=True)
 class Judgements:
     """What a model says of examples, one entry an example; the list of the other form is empty.
@@ -69,7 +77,8 @@ def judge_examples(
     share = [examples[i] for i in processes.share(len(examples))]
     with processes.autocast():
         if model.record.labels_segments:
-            verdicts = segment_verdicts(model, [example.inputs[0] for example in share], batch_size)
+            of_inputs = iter(segment_verdicts(model, [item for e in share for item in e.inputs], batch_size))
+            verdicts = [_of_example(example, [next(of_inputs) for _ in example.inputs]) for example in share]
             return Judgements(verdicts=processes.gather_objects(verdicts))
         scores = raw_scores(model, [item for example in share for item in example.inputs], batch_size)
     split = scores.split([len(example.inputs) for example in share]) if share else ()

@@ -138,7 +138,7 @@ def trust_of(
     """
     if texts is None:
         return pair_trust(kind, [example.pairs for example in examples], judgements.scores)
-    if [example.labels for example in examples] != [text.segments.labels for text in texts]:
+    if [example.segment_labels for example in examples] != [text.segments.labels for text in texts]:
         raise ValueError("the texts are not those of the examples")
     return segment_trust(kind, texts, judgements.verdicts)
 
