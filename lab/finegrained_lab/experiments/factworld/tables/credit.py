@@ -10,8 +10,9 @@ from typing import Any
 from finegrained_lab.experiments.factworld.answers import TRUTH
 from finegrained_lab.experiments.factworld.base import trained_row
 from finegrained_lab.experiments.factworld.evaluated import EvaluatedTable
-from finegrained_lab.experiments.factworld.tables.algorithms import processor_seconds
+from finegrained_lab.experiments.factworld.tables.algorithms import best_until, processor_seconds
 from finegrained_lab.figures import Bars, draw_bars
+from finegrained_rlhf.factworld.report import mean_error
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 ON_DEV = ("error_during_training", "processor_s", "best_step", "kl")
@@ -42,7 +43,8 @@ class CreditTable(EvaluatedTable):
         """With what the run says of its training; `sft` is where all of them begin."""
         row = super().row(root, system, seed)
         if system not in self.runs:
-            return row | dict.fromkeys(ON_DEV)
+            start = mean_error(best_until(RunDirectory(root / self.baseline), 0.0))
+            return row | dict.fromkeys(ON_DEV, 0.0) | {"error_during_training": start}
         trained = trained_row(root, system)
         spent = processor_seconds(RunDirectory(root / system))[-1]
         return row | {"processor_s": spent} | {name: trained[name] for name in ON_DEV if name != "processor_s"}
