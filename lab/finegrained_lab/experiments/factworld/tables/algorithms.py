@@ -24,7 +24,7 @@ PAIRS = {"PPO": (PPO, "ppo_holistic"), "RLOO": ("rloo_dense", "rloo_holistic"),
 """By algorithm: its dense and its holistic system."""
 RUNS = (PPO, "ppo_heads", "ppo_holistic", *(system for name in ("RLOO", "GRPO", "GDPO") for system in PAIRS[name]))
 OLD = (
-    " Every system sampled at temperature 0.7 from the top 20 and scored the plain softmax, which the presets of groups "
+    " Every system sampled at temperature 0.7 from the top 20 and scored the softmax, which the presets of groups "
     "no longer do; `pipeline=factworld/presets` makes this table with today's presets, and has not been run."
 )
 """What marks the table that was made before group algorithms scored what they sample."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_lab.experiments.factworld.answers import TRUTH
-from finegrained_lab.experiments.factworld.base import trained_row
+from finegrained_lab.experiments.factworld.base import SHARED_RUNS, trained_row
 from finegrained_lab.experiments.factworld.evaluated import EvaluatedTable
-from finegrained_lab.experiments.factworld.tables.algorithms import processor_seconds
+from finegrained_lab.experiments.factworld.tables.algorithms import best_until, processor_seconds
 from finegrained_lab.figures import Bars, draw_bars
+from finegrained_rlhf.factworld.report import mean_error
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 ON_DEV = ("error_during_training", "processor_s", "best_step", "kl")
@@ -38,11 +39,16 @@ class CreditTable(EvaluatedTable):
     columns = (*TRUTH, "mean_tokens", *ON_DEV)
     caption = "True errors by when rewards are paid, on test questions"
 
+    def _timed(self) -> dict[str, tuple[str, ...]]:
+        shared = tuple(run for run in SHARED_RUNS if run != "reward_models/preference")  # none is trained here
+        return {"table": self.runs, "shared_models": shared}
+
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """With what the run says of its training; `sft` is where all of them begin."""
         row = super().row(root, system, seed)
         if system not in self.runs:
-            return row | dict.fromkeys(ON_DEV)
+            start = mean_error(best_until(RunDirectory(root / self.baseline), 0.0))
+            return row | dict.fromkeys(ON_DEV, 0.0) | {"error_during_training": start}
         trained = trained_row(root, system)
         spent = processor_seconds(RunDirectory(root / system))[-1]
         return row | {"processor_s": spent} | {name: trained[name] for name in ON_DEV if name != "processor_s"}
