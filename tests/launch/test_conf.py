@@ -53,9 +53,11 @@ GROUPS = {
     "prompt": ("train_ppo", "train_sft", "generate", "evaluate", "sample_outputs"),
     "value": ("train_ppo",),
     "algorithm": ("train_ppo",),
+    "environment": ("train_ppo",),
     "reward": ("train_ppo", "evaluate", "generate"),
     "reward_model": ("train_reward_model",),
     "oracle": ("evaluate",),
+    "scorer": ("measure_revisions",),
     "tracking": ("train_ppo", "train_sft", "train_reward_model", "train_dialki", "train_conqrr"),
     "optimizer": ("train_conqrr",),
     "preset": ("train_ppo",),
@@ -405,7 +407,9 @@ def rlhf_steps() -> list[tuple[str, str]]:
         (pipeline, system)
         for pipeline in PIPELINES
         if pipeline.startswith("factworld/")
-        and not re.fullmatch("factworld/(algorithm.*|.*grid|holes|.*models|annotation)", pipeline)
+        and not re.fullmatch(
+            "factworld/(algorithm.*|.*grid|holes|.*models|annotation|credit.*|preset.*|revisions)", pipeline
+        )
         for system in RLHF
         if (OmegaConf.load(conf_file(f"pipeline/{pipeline}.yaml")).get("steps") or {}).get(system, 0) is not None
     ]

@@ -57,7 +57,7 @@ def make_run(
     settings = {name: {"_target_": "any", **vars(setting)} for name, setting in given.get("settings", {}).items()}
     ppo = {
         "_target_": "any",
-        **{name: vars(value) if name in ("kl", "compat") else value for name, value in vars(trainer.config).items()},
+        **{k: vars(v) if k in ("kl", "entropy", "compat") else v for k, v in vars(trainer.config).items()},
     }
     reward = {"components": {name: {} for name in NAMES}, "weights": dict(zip(NAMES, weights, strict=True))}
     parts = {place: {name: {**vars(part)} for name, part in named.items()} for place, named in moving.items()}
@@ -497,7 +497,7 @@ def test_penalties_for_form_are_kept_and_can_be_weighed_anew(tmp_path: Path) -> 
 def make_run_of(trainer: Any, path: Path) -> Path:
     """Two steps of a trainer whose configuration says the penalties as `finegrained train-ppo` writes them."""
     write_jsonl(path / "metrics.jsonl", [{"step": step, **trainer.train_step(step)} for step in (1, 2)])
-    ppo = {k: vars(v) if k in ("kl", "compat") else v for k, v in vars(trainer.config).items()}
+    ppo = {k: vars(v) if k in ("kl", "entropy", "compat") else v for k, v in vars(trainer.config).items()}
     reward = {
         "components": {name: {} for name in NAMES},
         "weights": {"words": 1.0, "length": 0.5},

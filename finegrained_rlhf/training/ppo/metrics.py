@@ -298,8 +298,8 @@ def step_metrics(
     largest = _importance(experience, metrics, processes)
     describe_suppression(experience, metrics)
     means = metrics.reduce(processes)
-    square = means.pop("ratio_square")
-    means["effective_sample_size"] = means["ratio"] ** 2 / square if square else 0.0
+    if square := means.pop("ratio_square", 0.0):  # 0 where nothing was learnt
+        means["effective_sample_size"] = means["ratio"] ** 2 / square
     totals = processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
     return {
         "episodes": step * totals[0],

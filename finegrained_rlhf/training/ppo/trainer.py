@@ -137,7 +137,8 @@ class PPOTrainer:
         result = step_metrics(experience, self.models.policy, metrics, self.processes, step=step, beta=beta, lr=lr)
         check_finite(step, result, [name for name in _NUMBERS if name in result])
         self._suppression.warn(result)
-        self._update.entropy.update(result["entropy"])
+        if "entropy" in result:  # not where no response taught anything
+            self._update.entropy.update(result["entropy"])
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples.every == 0 or first:
             write_step_samples(self.run.samples_path(step), experience, self.samples.rows, self.processes)

@@ -88,12 +88,16 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, options: dict[st
     kind, lora = options.get("kind", "t5"), LoraConfig(rank=2) if options.get("lora") else None
     save_policy(policy(kind), tmp_path / "start")
 
-    def fresh(name: str, processes: Processes | None = None) -> PPOTrainer:
+    def opened() -> Policy:
         owner = open_policy(tmp_path / "start", lora=lora)
         with torch.no_grad():
             for n, p in owner.model.named_parameters():
                 if ".lora_A" in n:
                     p.copy_(torch.linspace(-0.1, 0.1, p.numel()).view_as(p))
+        return owner
+
+    def fresh(name: str, processes: Processes | None = None, owner: Policy | None = None) -> PPOTrainer:
+        owner = owner or opened()
         path, rest = tmp_path / name, {key: value for key, value in options.items() if key == "algorithm"}
         return make_trainer(path, kind, owner=owner, drawn=AHEAD, lr=5e-3, processes=processes, **rest)
 
@@ -111,8 +115,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, options: dict[st
     assert steps(resumed, 3, 4) == expected[2:]
     assert all(torch.equal(weights(resumed)[n], weight) for n, weight in weights(whole).items())
 
+    owners = [opened() for _ in range(2)]  # transformers does not load in two threads at once
+
     def work(processes: Processes) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
-        trainer = fresh(f"c{processes.rank}", processes)
+        trainer = fresh(f"c{processes.rank}", processes, owners.pop())
         trainer.load_state(checkpoint)
         return steps(trainer, 3, 4), weights(trainer)
 

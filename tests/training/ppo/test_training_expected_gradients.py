@@ -133,7 +133,7 @@ def test_the_exact_penalty_is_refused_in_both_places_by_estimates() -> None:
 def test_no_value_of_the_trainer_sees_its_own_token(tmp_path: Path, kind: str, shared: bool) -> None:
     """Exchanging token t of responses leaves the values up to t as they are, and moves the next."""
     trainer = make_trainer(tmp_path, kind, shared=shared, max_new_tokens=6)
-    rollout = trainer._draw(trainer.data.train[:3], trainer.rollout_config.decoding(), 1)
+    rollout = trainer.draws.draw(trainer.data.train[:3], trainer.rollout_config.decoding(), 1)
     t, rows = 1, rollout.response_mask[:, 2].bool()
     assert rows.any()
     ids = rollout.response_ids.clone()

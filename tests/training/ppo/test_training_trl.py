@@ -167,7 +167,7 @@ def test_a_preset_takes_the_loss_that_is_compared(name: str) -> None:
     assert settings["kl"]["beta"] == CASE[name]["options"]["beta"] == 0.0
 
 
-@pytest.mark.parametrize("mode", get_args(ImportanceMode))
+@pytest.mark.parametrize("mode", [mode for mode in get_args(ImportanceMode) if mode in IMPORTANCE])
 def test_importance_weights_and_the_loss_they_multiply(mode: ImportanceMode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy has moved since it was sampled from, by an engine that was another one then already."""
     given = {key: torch.tensor(value) for key, value in IMPORTANCE[mode].items()}
