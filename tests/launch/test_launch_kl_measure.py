@@ -15,7 +15,6 @@ from hydra import initialize_config_dir  # noqa: E402
 from hydra_once import compose  # noqa: E402
 
 from finegrained_rlhf.launch.build import build  # noqa: E402
-from finegrained_rlhf.launch.filling import fill_defaults  # noqa: E402
 from finegrained_rlhf.launch.steps import resolved  # noqa: E402
 from finegrained_rlhf.runtime.training_run import TrainingRun, configured  # noqa: E402
 
@@ -24,10 +23,10 @@ CONF = Path(__file__).parents[2] / "conf"
 
 def paper(*keys: str) -> dict[str, Any]:
     """The smallest experiment as the paper draws (temperature 0.7, top-k 20) and stops (10 nats)."""
-    fill_defaults()
     drawn = ("experiment=smoke", "ppo.kl.limit=10", "rollout.temperature=0.7", "rollout.top_k=20")
     with initialize_config_dir(str(CONF), version_base=None):
-        return dict(resolved(compose("train_ppo", [*drawn, *keys])))
+        config = resolved(compose("train_ppo", [*drawn, *keys]))
+    return {key: value for key, value in config.items() if key != "prepare"}
 
 
 @pytest.mark.parametrize(
