@@ -15,7 +15,7 @@ from hydra import initialize_config_dir  # noqa: E402
 from hydra_once import compose  # noqa: E402
 
 from finegrained_rlhf.launch.build import build  # noqa: E402
-from finegrained_rlhf.launch.steps import resolved  # noqa: E402
+from finegrained_rlhf.launch.steps import keys_of_job, resolved  # noqa: E402
 from finegrained_rlhf.runtime.training_run import TrainingRun, configured  # noqa: E402
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -26,7 +26,7 @@ def paper(*keys: str) -> dict[str, Any]:
     drawn = ("experiment=smoke", "ppo.kl.limit=10", "rollout.temperature=0.7", "rollout.top_k=20")
     with initialize_config_dir(str(CONF), version_base=None):
         config = resolved(compose("train_ppo", [*drawn, *keys]))
-    return {key: value for key, value in config.items() if key != "prepare"}
+    return dict(keys_of_job(config))
 
 
 @pytest.mark.parametrize(
