@@ -107,13 +107,17 @@ class TrainingRun(Settings, ABC, Generic[Built]):
         from finegrained_rlhf.runtime.processes import Processes
 
         processes, run = Processes(self.processes), RunDirectory(self.output_dir)
-        config = _CONFIGURATION.get() or as_config(self)
+        config = self.configuration()
         with self._claimed(run, config, processes):
             built = self.build(processes, run)
             if processes.is_main:
                 logger.info(processes.description)
             with recorded(run, config, self.resume, processes):
                 return self.train(built, processes, run)
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What the run is recorded by, in plain containers: what it was composed of, else its fields."""
+        return _CONFIGURATION.get() or as_config(self)
 
     def build(self, processes: Processes, run: RunDirectory | None = None) -> Built:
         """Load models and data. Every process draws the same new layers and adapters, from the seed.

@@ -124,7 +124,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         micro_batch_tokens=job.ppo.micro_batch_tokens,
         checkpointing=job.policy.gradient_checkpointing,
         scored=scored,
-        exact_kl=job.ppo.kl.exact,
+        exact_kl=job.kl.exact,
         stored_in_bf16=count(linear_parameters(policy.model)) if job.policy.frozen_dtype == "bfloat16" else 0,
         sharding=job.processes.sharding,
     )

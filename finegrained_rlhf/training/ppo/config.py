@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
@@ -30,7 +30,9 @@ class KLConfig(Settings):
         limit: a step whose mean KL (nats an episode) exceeds this is counted; None counts none.
         patience: training stops after this many counted steps in all, not in a row.
         measure: what the metric `kl`, the controller and `limit` read: `sampled`, log π − log π_ref of the drawn
-            tokens, a KL only where what is drawn is what is scored; or `exact`, as with `estimator=exact` in any case.
+            tokens, a KL only where what is drawn is what is scored; `exact`, the KL over the vocabulary, as with
+            `estimator=exact` in any case; `auto` is `exact` where `limit` or the adaptive controller reads it and what
+            is drawn is not what is scored, else `sampled`. `TrainPPO` decides it; a trainer by itself takes `sampled`.
     """
 
     place: Literal["reward", "loss", "both"] = "reward"
@@ -41,7 +43,7 @@ class KLConfig(Settings):
     horizon: float = 10_000.0
     limit: Annotated[float | None, above(0)] = 10.0
     patience: Annotated[int, at_least(1)] = 5
-    measure: Literal["sampled", "exact"] = "sampled"
+    measure: Literal["auto", "sampled", "exact"] = "auto"
 
     def __post_init__(self) -> None:
         if self.place == "both" and self.estimator != "exact":
@@ -63,8 +65,19 @@ class KLConfig(Settings):
 
     @property
     def exact(self) -> bool:
-        """Whether the KL over the vocabulary is needed."""
+        """Whether the KL over the vocabulary is needed; `decided` first, where `measure` is `auto`."""
         return "exact" in (self.estimator, self.measure)
+
+    def decided(self, drawn_is_scored: bool) -> KLConfig:
+        """These settings with `measure=auto` decided.
+
+        Args:
+            drawn_is_scored: whether tokens are drawn from the distribution whose log-probabilities are taken.
+        """
+        if self.measure != "auto":
+            return self
+        read = self.limit is not None or self.controller == "adaptive"
+        return replace(self, measure="exact" if read and not drawn_is_scored else "sampled")
 
     def build(self) -> KLController:
         """A controller at its starting β."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
@@ -14,10 +14,10 @@ from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.rollout.environment import Environment
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.runtime.training_run import TrainingRun, configured
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.training.ppo.advantages import GAE, AdvantageEstimator, check_values
-from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 
 if TYPE_CHECKING:
     from finegrained_rlhf.models.policy import Policy
@@ -119,15 +119,27 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         """Values of a token that the value model gives; 0 without one."""
         return self.algorithm.value_heads(list(self.reward.all_weights), self.ppo)
 
+    @property
+    def kl(self) -> KLConfig:
+        """`ppo.kl` with `measure` decided: the trainer's, and what a run's memory follows from."""
+        return self.ppo.kl.decided(self.ppo.score_sampling_distribution or self.rollout.decoding().plain)
+
     def run(self) -> LoopResult:
-        """Train, or continue training; says where the policy is.
+        """Train, or continue training; says where the policy is. `ppo.kl.measure=auto` goes on as the run began.
 
         Raises:
             ConfigError: it is a dry run; `preflight` says what such a run needs.
         """
         if self.dry_run:
             raise ConfigError("dry_run: this run is described, not trained: use preflight(job, processes)")
-        return super().run()
+        begun = None if self.ppo.kl.measure != "auto" or self.resume == "never" else measure_of_run(self.output_dir)
+        if begun is None:
+            return super().run()
+        config = self.configuration()
+        kl = {**config["ppo"]["kl"], "measure": begun}
+        job = replace(self, ppo=replace(self.ppo, kl=replace(self.ppo.kl, measure=begun)))
+        with configured({**config, "ppo": {**config["ppo"], "kl": kl}}):
+            return job.run()
 
     def train(self, built: PPOTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
         """Run the loop."""
@@ -151,6 +163,17 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         from finegrained_rlhf.training.ppo.train import read_ppo_data
 
         return read_ppo_data(self, policy)
+
+
+def measure_of_run(path: str) -> Literal["sampled", "exact"] | None:
+    """What `ppo.kl.measure` a run with checkpoints began with; None where it is `auto`, or nothing can go on there."""
+    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+
+    run = RunDirectory(path)
+    if not run.config_path.is_file() or not run.checkpoints.is_dir():
+        return None
+    measure = ((run.read_config().get("ppo") or {}).get("kl") or {}).get("measure")
+    return measure if measure in ("sampled", "exact") else None
 
 
 def check_environment(environment: Environment, reward: RewardConfig, rollout: RolloutConfig) -> None:

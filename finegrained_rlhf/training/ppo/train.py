@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from finegrained_rlhf.core.records import Greedy
@@ -53,8 +54,8 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     decoding = job.rollout.decoding()
     if job.ppo.score_sampling_distribution and not decoding.plain:
         policy.scored = decoding
-    elif not decoding.plain and not job.ppo.kl.exact and processes.is_main:
-        say = logger.warning if job.ppo.kl.controller == "adaptive" else logger.info
+    elif not decoding.plain and not job.kl.exact and processes.is_main:
+        say = logger.warning if job.kl.controller == "adaptive" else logger.info
         say(
             "tokens are drawn by rollout.temperature, top_k and top_p, and scored by the plain softmax: `kl` is "
             "then log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; "
@@ -79,7 +80,7 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     samples = KeptSamples(every=job.samples_every)
     return PPOTrainer(
         parts,
-        job.ppo,
+        replace(job.ppo, kl=job.kl),
         job.rollout,
         seed=job.seed,
         samples=samples,

@@ -22,6 +22,11 @@ from finegrained_rlhf.training.ppo.config import KLConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 EXACT = {"estimator": "exact"}
+GOLDEN: dict[str, tuple[list[float], list[float]]] = {
+    "t5": ([1.19284, 2.30546], [0.677141, 1.27499]),
+    "llama": ([2.8368, 2.57074], [1.52655, 1.42074]),
+}
+"""The metric `kl` of steps 2 and 3, nats an episode: the mean of the drawn tokens, and the KL over the vocabulary."""
 
 
 def experience_of(
@@ -86,6 +91,31 @@ def test_controller_and_limit_read_it_beside_a_penalty_by_k1(tmp_path: Path, mon
     log_ratio = (found.rollout.logprobs - found.reference_logprobs) * found.rollout.response_mask
     torch.testing.assert_close(found.rewards, found.trace.total - beta * log_ratio, atol=1e-5, rtol=0)
     assert "log_ratio" in metrics and "log_ratio" not in make_trainer(tmp_path / "plain", "t5").train_step(1)
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_what_is_measured_changes_no_weight(tmp_path: Path, kind: str) -> None:
+    """Under the paper's PPO `kl` is another number, `log_ratio` the one that it was, and training the same bits."""
+
+    def trained(measure: Any) -> tuple[PPOTrainer, list[dict[str, float]]]:
+        trainer = make_trainer(
+            tmp_path / measure, kind, kl=KLConfig(measure=measure), temperature=0.7, drawn={"top_p": 0.8}, lr=1e-2
+        )
+        return trainer, [trainer.train_step(step) for step in (1, 2, 3)]
+
+    (one, sampled), (other, exact) = trained("sampled"), trained("exact")
+    for a, b in zip(one.models.policy.model.parameters(), other.models.policy.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    measured = {"kl", "log_ratio"}
+    for before, now in zip(sampled, exact, strict=True):
+        assert now["log_ratio"] == before["kl"]
+        assert {k: v for k, v in before.items() if k not in measured and not k.startswith("time/")} == {
+            k: v for k, v in now.items() if k not in measured and not k.startswith("time/")
+        }
+    golden = GOLDEN[kind]
+    assert ([row["kl"] for row in sampled[1:]], [row["kl"] for row in exact[1:]]) == (
+        pytest.approx(golden[0], rel=1e-3), pytest.approx(golden[1], rel=1e-3),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
