@@ -6,20 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from finegrained_lab.experiments.qa_feedback.baselines import counted
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, look_ahead_of, shared_segmenter
-from reward_models.encoders.counts import count_names, word_counts
-from reward_models.kinds import SegmentKind, kind_named
-from reward_models.kinds.parts import factuality_parts
-from reward_models.scorers import passages_of, question_of
-from reward_models.training.logistic import fit_counts
 
 
 @dataclass(frozen=True)
@@ -43,6 +34,12 @@ class CountsScorer(Settings):
             ConfigError: the kind judges whole answers.
             DataError: broken feedback.
         """
+        from finegrained_lab.experiments.qa_feedback.baselines import counted
+        from finegrained_rlhf.feedback.reading import read_feedback
+        from reward_models.encoders.counts import count_names
+        from reward_models.kinds import SegmentKind, kind_named
+        from reward_models.training.logistic import fit_counts
+
         kind, segmenter = kind_named(self.kind), shared_segmenter(self.segmenter)
         if not isinstance(kind, SegmentKind):
             raise ConfigError(f"kind: expected one that judges segments, got {self.kind}")
@@ -54,6 +51,12 @@ class CountsScorer(Settings):
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
         """Values of the segments of R responses."""
+        import numpy as np
+
+        from reward_models.encoders.counts import word_counts
+        from reward_models.kinds.parts import factuality_parts
+        from reward_models.scorers import passages_of, question_of
+
         seeing, segmenter, judge = self._fitted  # type: ignore[attr-defined]
         spans, values = [], []
         for prompt, text in zip(prompts, responses, strict=True):

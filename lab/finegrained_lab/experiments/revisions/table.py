@@ -55,7 +55,7 @@ class RevisionsTable(Results):
 
     Attributes:
         worlds: by name the directory of its seeds or folds, each with `revisions/MODELS_KIND.jsonl`.
-        chosen_on: the directory of the seed on which settings are chosen, whose mass decides what is run; None where
+        chosen_on: the seed on which settings are chosen, whose mass decides what is run, by its directory; None where
             nothing is.
     """
 
