@@ -62,8 +62,8 @@ def nearest(unknown: str, keys: Collection[str]) -> list[str]:
     """The dotted keys that a dotted key may stand for: at most three, of the first kind of nearness that has any.
 
     The kinds: a key that ends in it; one spelled nearly like it; the name that another library has for it; a key of
-    the same mapping that begins or ends with it, or is spelled much like it; a key elsewhere with the same last name, or one
-    spelled like it.
+    the same mapping that begins or ends with it, or is spelled much like it; a key elsewhere with the same last name,
+    or one spelled like it.
     """
     above, _, last = unknown.rpartition(".")
     other = _OTHER_WORDS.get(last)
