@@ -18,6 +18,7 @@ from finegrained_rlhf.preflight.memory.report import peak
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 
@@ -37,7 +38,13 @@ def lasting(trainer: PPOTrainer) -> int:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "full": {"kind": "t5"},
-    "adapters": {"kind": "t5", "lora": True, "value": ValueConfig("shared"), "processes": ProcessConfig("bf16")},
+    "adapters": {
+        "kind": "t5",
+        "lora": True,
+        "value": ValueConfig("shared"),
+        "processes": ProcessConfig("bf16"),
+        "ppo": PPOConfig(epochs=1, micro_batch_prompts=1, kl=KLConfig(measure="sampled")),  # else scoring needs most
+    },
     "pieces": {"kind": "t5", "pieces": (PROMPT_TOKENS // 4,) * 4},
     "causal": {"kind": "gpt2", "micro": 2, "value": ValueConfig("shared")},
 }

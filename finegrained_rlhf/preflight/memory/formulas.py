@@ -91,7 +91,8 @@ def head_bytes(plan: Plan, prompts: int, backward: bool = False) -> int:
     n·V·4·copies + 2·R·T·D·4: the last states, and those of real tokens alone.
     """
     tokens = prompts * plan.samples * plan.response_tokens
-    copies = LOGIT_COPIES[plan.scored][backward] + (EXACT_KL_COPIES if plan.exact_kl else 0.0)
+    exact = plan.exact_kl_loss if backward else plan.exact_kl
+    copies = LOGIT_COPIES[plan.scored][backward] + (EXACT_KL_COPIES if exact else 0.0)
     logits = 4 * min(CHUNK_TOKENS, tokens) * plan.policy.vocabulary * copies
     return round(logits) + 8 * tokens * plan.policy.width
 

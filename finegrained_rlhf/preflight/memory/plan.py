@@ -161,6 +161,7 @@ class Plan:
         checkpointing: gradient checkpointing of the policy.
         scored: the distribution that the update scores: the softmax, or it tempered and truncated.
         exact_kl: whether the KL from the reference is taken over the vocabulary.
+        exact_kl_loss: whether the update's passes take it too, for their loss.
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
         sharding: what the processes split (`processes.sharding`).
         validation_samples: responses to a prompt of a validation.
@@ -190,6 +191,7 @@ class Plan:
     checkpointing: bool
     scored: Literal["plain", "top_k", "top_p"]
     exact_kl: bool = False
+    exact_kl_loss: bool = False
     stored_in_bf16: int = 0
     validation_samples: int = 1
     ahead: int = 0
