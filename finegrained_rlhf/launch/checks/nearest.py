@@ -61,9 +61,9 @@ def suggestion(unknown: str, config: Mapping[str, Any]) -> str:
 def nearest(unknown: str, keys: Collection[str]) -> list[str]:
     """The dotted keys that a dotted key may stand for: at most three, of the first kind of nearness that has any.
 
-    The kinds: a key that ends in it; one spelled nearly like it; the name that another library has for it; a key of
-    the same mapping that begins or ends with it, or is spelled much like it; a key elsewhere with the same last name,
-    or one spelled like it.
+    The kinds: a key that ends in it, or one of the same mapping that begins or ends with it; one spelled nearly like
+    it; the name that another library has for it; a key of the same mapping that is spelled much like it; a key
+    elsewhere with the same last name, or one spelled like it.
     """
     above, _, last = unknown.rpartition(".")
     other = _OTHER_WORDS.get(last)
@@ -71,9 +71,9 @@ def nearest(unknown: str, keys: Collection[str]) -> list[str]:
     ends = {key.rpartition(".")[2] for key in keys}
     kinds: tuple[Iterable[str], ...] = (
         (key for key in keys if key.endswith(f".{unknown}")),
+        (key for name, key in siblings.items() if name.startswith(f"{last}_") or name.endswith(f"_{last}")),
         difflib.get_close_matches(unknown, keys, n=1, cutoff=0.9),
         (key for key in keys if other is not None and f".{key}".endswith(f".{other}") and key.startswith(above)),
-        (key for name, key in siblings.items() if name.startswith(f"{last}_") or name.endswith(f"_{last}")),
         (siblings[name] for name in difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)),
         (key for key in keys if key.rpartition(".")[2] == last),
         (key for key in keys if other is not None and f".{key}".endswith(f".{other}")),

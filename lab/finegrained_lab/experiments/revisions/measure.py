@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputFile, at_least
@@ -145,6 +143,8 @@ class MeasureRevisions(Settings):
             DataError: broken answers, or none in them.
             ModelError: the scorer's model is missing or damaged.
         """
+        import torch
+
         prompts, texts = _answers(self.answers, self.samples)
         self.scorer.setup(torch.device("cpu"))
         with torch.no_grad():

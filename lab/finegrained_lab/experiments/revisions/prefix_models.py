@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_lab.experiments.intervals import difference_interval, share_interval
-from finegrained_lab.experiments.qa_feedback.scores import measure
 from finegrained_lab.experiments.results_table import Results
 from finegrained_lab.experiments.revisions.table import units
 from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.text.tables import markdown_table
-from reward_models.trust.items import JudgedRecord, read_judged_records
+
+if TYPE_CHECKING:
+    from reward_models.trust.items import JudgedRecord
 
 TRAINED = {"whole": ("reward_models", "minilm_counts"), "prefixes": ("prefix_models", "prefix_counts")}
 """By what models were trained on: their names in the worlds and on real records."""
@@ -71,6 +72,8 @@ class PrefixModelsTable(Results):
 
     def _records(self, directory: str, names: Sequence[str], kind: str, prefixes: str) -> dict[str, list[JudgedRecord]]:
         """By seed or fold, of those in which all four combinations are there."""
+        from reward_models.trust.items import read_judged_records
+
         needed = [(n, p) for pair in zip(*TRAINED.values(), strict=True) for n in pair for p in READ.values()]
         files = {}
         for unit in units(directory):
@@ -86,6 +89,8 @@ class PrefixModelsTable(Results):
         pooled = {key: [record for records in of.values() for record in records] for key, of in found.items()}
         if not pooled[BASE]:
             return []
+        from finegrained_lab.experiments.qa_feedback.scores import measure
+
         rows = []
         for (trained, read), records in pooled.items():
             values: dict[str, Any] = {}
