@@ -1,0 +1,138 @@
+"""Making a TalkWorld's files: demonstrations, of which one turn is systematically wrong, and prompts; and its tool."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from finegrained_lab.worlds.talk.oracle import TURNS
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.markers import at_least, at_most
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.factworld.base import World
+
+NAMES = ("lamp", "door", "box", "cup", "key", "bell", "map", "rope")
+KINDS: Mapping[str, int] = {"red": 0, "blue": 1, "green": 2, "white": 3}
+"""Kind of task → the turn that demonstrations get wrong."""
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A conversation.
+
+    Attributes:
+        id: its name, which the tool's replies follow from.
+        kind: of `KINDS`.
+        messages: the user's, then the tool's, one before each turn.
+        turns: as they are demonstrated.
+    """
+
+    id: str
+    kind: str
+    messages: tuple[str, ...]
+    turns: tuple[str, ...]
+
+
+class TalkTool:
+    """The tool: says what was taken, what to open next and what not; see `rollout.environment.Environment`.
+
+    A wrong turn changes what comes after it, and makes no later turn wrong or right.
+    """
+
+    role = "tool"
+
+    def reply(self, prompt: Prompt, turns: Sequence[str], seed: int) -> str | None:
+        """What it says after a turn; None behind the last. Depends on the prompt's id and the turns alone."""
+        return None if len(turns) >= TURNS else tool_reply(prompt.id, turns)
+
+
+def tool_reply(name: str, turns: Sequence[str]) -> str:
+    """What the tool says in the conversation of this name after these turns."""
+    words = turns[-1].split()
+    taken = words[1] if len(words) == 2 and words[0] == "open" and words[1] in NAMES else "nothing"
+    return f"took {taken} {_order(random.Random(stable_hash('talk tool', name, len(turns), taken)))}"
+
+
+def _order(rng: random.Random) -> str:
+    wanted, other = rng.sample(NAMES, 2)
+    return f"open {wanted} not {other}"
+
+
+@dataclass(frozen=True)
+class MakeTalkWorld(World[Talk]):
+    """Make a world and write its files to `output_dir`.
+
+    `demonstrations.jsonl`: a record a turn, the conversation before it and the turn as its answer. `train.jsonl`,
+    `dev.jsonl`, `test.jsonl`: prompts, the user's message. `world.jsonl`: kind and planted turn of each conversation.
+
+    Attributes:
+        demonstrations: conversations to imitate.
+        train: prompts to train on.
+        dev: prompts to choose settings by.
+        test: held-out prompts.
+        planted: how often demonstrations get the planted turn of a kind wrong.
+        noise: how often they get any other turn wrong.
+    """
+
+    salt: ClassVar[str] = "talk world"
+    splits: ClassVar[tuple[str, ...]] = ("demonstrations", "train", "dev", "test")
+
+    demonstrations: int = 600
+    train: int = 400
+    dev: int = 200
+    test: int = 400
+    planted: Annotated[float, at_least(0.0), at_most(1.0)] = 0.9
+    noise: Annotated[float, at_least(0.0), at_most(1.0)] = 0.15
+
+    def draw(self) -> dict[str, list[Talk]]:
+        """Each split's conversations."""
+        return {
+            split: [self._talk(f"{split}-{self.seed}-{number:04d}") for number in range(getattr(self, split))]
+            for split in self.splits
+        }
+
+    def _talk(self, name: str) -> Talk:
+        rng = self.rng(name)
+        kind = rng.choice(list(KINDS))
+        messages, turns = [f"{kind} {_order(rng)}"], list[str]()
+        for number in range(TURNS):
+            wanted, other = messages[-1].split()[-3::2]
+            wrong = rng.random() < (self.planted if number == KINDS[kind] else self.noise)
+            turns.append(f"open {other if wrong else wanted}")
+            if number + 1 < TURNS:
+                messages.append(tool_reply(name, turns))
+        return Talk(name, kind, tuple(messages), tuple(turns))
+
+    def write_split(self, path: Path, split: str, drawn: Sequence[Talk]) -> None:
+        """Demonstrated turns, or prompts."""
+        if split == "demonstrations":
+            write_jsonl(path, (row for talk in drawn for row in _turn_rows(talk)))
+        else:
+            write_jsonl(path, ({"id": talk.id, "messages": _said(talk, 0)} for talk in drawn))
+
+    def truth(self, split: str, drawn: Talk) -> dict[str, Any]:
+        """Kind, and the number of the turn that demonstrations get wrong."""
+        return {"id": drawn.id, "split": split, "kind": drawn.kind, "planted": KINDS[drawn.kind]}
+
+    def vocabulary(self) -> list[str]:
+        """Every word."""
+        return [f"{' '.join(KINDS)} took nothing open {' '.join(NAMES)} not", "user assistant tool"]
+
+
+def _said(talk: Talk, number: int) -> list[dict[str, str]]:
+    """A conversation up to where a turn begins."""
+    said = [{"role": "user", "content": talk.messages[0]}]
+    for turn, message in zip(talk.turns[:number], talk.messages[1:], strict=False):
+        said += [{"role": "assistant", "content": turn}, {"role": "tool", "content": message}]
+    return said
+
+
+def _turn_rows(talk: Talk) -> list[dict[str, Any]]:
+    return [
+        {"id": f"{talk.id}-{number}", "messages": [*_said(talk, number), {"role": "assistant", "content": turn}]}
+        for number, turn in enumerate(talk.turns)
+    ]

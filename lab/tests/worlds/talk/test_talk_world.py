@@ -1,0 +1,76 @@
+"""TalkWorld: what its oracle says of any turn, what its controls pay, and where its demonstrations are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finegrained_lab.worlds.talk import KINDS, TURNS, MakeTalkWorld, TalkTool, TurnVerdicts, verdict, verdicts
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.rollout.environment import Environment
+
+
+def test_the_oracle_knows_each_wrong_turn() -> None:
+    assert verdict("took cup open lamp not key", "open lamp")
+    assert verdict("red open lamp not key", " open  lamp ")
+    for wrong in ("open key", "lamp", "", "open lamp key", "open lamp open lamp", "OPEN LAMP", "not lamp"):
+        assert not verdict("took cup open lamp not key", wrong), wrong
+    messages = ["red open lamp not key", "took key open cup not map", "took cup open box not door"]
+    assert verdicts(messages, ["open key", "open cup"]) == [False, True, False, False]
+    with pytest.raises(DataError, match="expected a message of TalkWorld"):
+        verdict("hello", "open lamp")
+
+
+def test_the_tool_answers_what_was_opened() -> None:
+    tool, prompt = TalkTool(), Prompt("test-0-0001", "", (1,))
+    assert isinstance(tool, Environment)
+    said = [tool.reply(prompt, turns, seed) for seed in (0, 1) for turns in (["open lamp"], ["open key"], ["lamp ?"])]
+    assert said[:3] == said[3:], "the tool draws nothing"
+    assert [reply.split()[1] for reply in said[:3] if reply] == ["lamp", "key", "nothing"]
+    assert tool.reply(prompt, ["open lamp"] * TURNS, 0) is None
+
+
+def test_demonstrations_are_wrong_at_the_planted_turn(tmp_path: Path) -> None:
+    MakeTalkWorld(str(tmp_path), seed=3, demonstrations=400, train=5, dev=0, test=4).run()
+    rows = read_jsonl(tmp_path / "demonstrations.jsonl")
+    kinds = {row["id"]: row for row in read_jsonl(tmp_path / "world.jsonl")}
+    wrong: dict[bool, list[bool]] = {True: [], False: []}
+    for row in rows:
+        name, _, number = row["id"].rpartition("-")
+        *before, turn = row["messages"]
+        planted = kinds[name]["planted"] == int(number)
+        wrong[planted].append(not verdict(before[-1]["content"], turn["content"]))
+        assert len(before) == 2 * int(number) + 1 and KINDS[before[0]["content"].split()[0]] == kinds[name]["planted"]
+    assert len(rows) == 400 * TURNS and len(wrong[True]) == 400
+    assert 0.85 < sum(wrong[True]) / len(wrong[True]) < 0.95
+    assert 0.12 < sum(wrong[False]) / len(wrong[False]) < 0.18
+
+
+def turns_of(name: str, orders: list[str]) -> list[Prompt]:
+    prompts = []
+    for number, order in enumerate(orders):
+        known = {"question": order, "messages": tuple({"content": "…"} for _ in range(2 * number + 1))}
+        prompts.append(Prompt(name, f"{name} {number}", (1,), known))
+    return prompts
+
+
+def test_who_is_paid() -> None:
+    """The sum of all verdicts is the same, whoever is paid."""
+    orders = ["open lamp not key", "open cup not map", "open box not door", "open bell not rope"]
+    prompts = [*turns_of("a", orders), *turns_of("b", orders[:2])]
+    said = ["open key", "open cup", "open box", "open bell", "open lamp", "open map"]
+
+    def paid(to: str) -> list[float]:
+        scores = TurnVerdicts(to).score(prompts, said)  # type: ignore[arg-type]
+        assert scores.whole_response and list(scores.spans) == [((0, len(text)),) for text in said]
+        return [value for (value,) in scores.values]
+
+    assert paid("own") == [-1, 1, 1, 1, 1, -1]
+    assert paid("sooner") == [1, 1, 1, -1, -1, 1]
+    assert sorted(paid("shuffled")) == sorted(paid("own")) and paid("shuffled") == paid("shuffled")
+    assert TurnVerdicts("sooner").score([], []).values == []
+    with pytest.raises(ConfigError, match="expected own, sooner or shuffled"):
+        TurnVerdicts("later")  # type: ignore[arg-type]
