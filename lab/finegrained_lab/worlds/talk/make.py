@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.worlds.talk.oracle import TURNS
+from finegrained_lab.worlds.talk.oracle import STEPS, TURNS
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.base import World
 
-NAMES = ("lamp", "door", "box", "cup", "key", "bell", "map", "rope")
+NAMES = ("lamp", "door", "box", "cup", "key", "bell")
+NOTHING = "open none"
+"""What a wrong turn of the demonstrations says: the call without its argument."""
 KINDS: Mapping[str, int] = {"red": 0, "blue": 1, "green": 2, "white": 3}
 """Kind of task → the turn that demonstrations get wrong."""
 
@@ -38,9 +40,9 @@ class Talk:
 
 
 class TalkTool:
-    """The tool: says what was taken, what to open next and what not; see `rollout.environment.Environment`.
+    """The tool: says what to open next; see `rollout.environment.Environment`.
 
-    A wrong turn changes what comes after it, and makes no later turn wrong or right.
+    What it says depends on what was opened: a wrong turn changes what comes after it, and makes no later turn wrong.
     """
 
     role = "tool"
@@ -52,14 +54,8 @@ class TalkTool:
 
 def tool_reply(name: str, turns: Sequence[str]) -> str:
     """What the tool says in the conversation of this name after these turns."""
-    words = turns[-1].split()
-    taken = words[1] if len(words) == 2 and words[0] == "open" and words[1] in NAMES else "nothing"
-    return f"took {taken} {_order(random.Random(stable_hash('talk tool', name, len(turns), taken)))}"
-
-
-def _order(rng: random.Random) -> str:
-    wanted, other = rng.sample(NAMES, 2)
-    return f"open {wanted} not {other}"
+    drawn = random.Random(stable_hash("talk tool", name, len(turns), *turns[-1].split()))
+    return f"{STEPS[len(turns)]} {drawn.choice(NAMES)}"
 
 
 @dataclass(frozen=True)
@@ -98,11 +94,10 @@ class MakeTalkWorld(World[Talk]):
     def _talk(self, name: str) -> Talk:
         rng = self.rng(name)
         kind = rng.choice(list(KINDS))
-        messages, turns = [f"{kind} {_order(rng)}"], list[str]()
+        messages, turns = [f"{kind} {STEPS[0]} {rng.choice(NAMES)}"], list[str]()
         for number in range(TURNS):
-            wanted, other = messages[-1].split()[-3::2]
             wrong = rng.random() < (self.planted if number == KINDS[kind] else self.noise)
-            turns.append(f"open {other if wrong else wanted}")
+            turns.append(NOTHING if wrong else f"open {messages[-1].split()[-1]}")
             if number + 1 < TURNS:
                 messages.append(tool_reply(name, turns))
         return Talk(name, kind, tuple(messages), tuple(turns))
@@ -120,7 +115,7 @@ class MakeTalkWorld(World[Talk]):
 
     def vocabulary(self) -> list[str]:
         """Every word."""
-        return [f"{' '.join(KINDS)} took nothing open {' '.join(NAMES)} not", "user assistant tool"]
+        return [f"{' '.join(KINDS)} {' '.join(STEPS)} {NOTHING} {' '.join(NAMES)}"]
 
 
 def _said(talk: Talk, number: int) -> list[dict[str, str]]:

@@ -12,21 +12,27 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.rewards.protocol import BaseScorer
 
-TURNS = 4
+STEPS = ("one", "two", "three", "four")
+"""How a message begins to say what is to be opened: the number of the turn."""
+TURNS = len(STEPS)
 """Of the policy, in a whole conversation."""
-_ORDER = re.compile(r"\bopen (\w+) not (\w+)$")
+_ORDER = re.compile(rf"\b(?:{'|'.join(STEPS)}) (\w+)")
 
 
-def verdict(message: str, turn: str) -> bool:
-    """Whether a turn opens what the message before it says, and says nothing else.
+def verdict(said: str, turn: str) -> bool:
+    """Whether a turn opens what the message before it asks for, and says nothing else.
+
+    Args:
+        said: the message, or all that was said up to it.
+        turn: the policy's.
 
     Raises:
-        DataError: the message says nothing to be opened; it is not this world's.
+        DataError: nothing is asked for; the message is not this world's.
     """
-    order = _ORDER.search(message)
-    if order is None:
-        raise DataError(f"expected a message of TalkWorld, … open NAME not NAME, got {message!r}")
-    return turn.split() == ["open", order[1]]
+    orders = _ORDER.findall(said)
+    if not orders:
+        raise DataError(f"expected a message of TalkWorld, one NAME, got {said!r}")
+    return turn.split() == ["open", orders[-1]]
 
 
 def verdicts(messages: Sequence[str], turns: Sequence[str]) -> list[bool]:

@@ -14,11 +14,12 @@ from finegrained_rlhf.rollout.environment import Environment
 
 
 def test_the_oracle_knows_each_wrong_turn() -> None:
-    assert verdict("took cup open lamp not key", "open lamp")
-    assert verdict("red open lamp not key", " open  lamp ")
-    for wrong in ("open key", "lamp", "", "open lamp key", "open lamp open lamp", "OPEN LAMP", "not lamp"):
-        assert not verdict("took cup open lamp not key", wrong), wrong
-    messages = ["red open lamp not key", "took key open cup not map", "took cup open box not door"]
+    assert verdict("two lamp", "open lamp")
+    assert verdict("red one lamp", " open  lamp ")
+    assert verdict("red one key open key two lamp", "open lamp"), "the last message counts"
+    for wrong in ("open key", "lamp", "", "open lamp key", "open lamp open lamp", "OPEN LAMP", "open none"):
+        assert not verdict("two lamp", wrong), wrong
+    messages = ["red one lamp", "two cup", "three box"]
     assert verdicts(messages, ["open key", "open cup"]) == [False, True, False, False]
     with pytest.raises(DataError, match="expected a message of TalkWorld"):
         verdict("hello", "open lamp")
@@ -26,10 +27,13 @@ def test_the_oracle_knows_each_wrong_turn() -> None:
 
 def test_the_tool_answers_what_was_opened() -> None:
     tool, prompt = TalkTool(), Prompt("test-0-0001", "", (1,))
+    opened = [["open lamp"], ["open key"], ["open none"], ["lamp ?"], [""]]
     assert isinstance(tool, Environment)
-    said = [tool.reply(prompt, turns, seed) for seed in (0, 1) for turns in (["open lamp"], ["open key"], ["lamp ?"])]
-    assert said[:3] == said[3:], "the tool draws nothing"
-    assert [reply.split()[1] for reply in said[:3] if reply] == ["lamp", "key", "nothing"]
+    said = [tool.reply(prompt, turns, seed) for seed in (0, 1) for turns in opened]
+    assert said[:5] == said[5:], "the tool draws nothing"
+    assert len({*said[:5]}) > 1, "what was opened matters"
+    for reply in said:
+        assert reply is not None and verdict(reply, f"open {reply.split()[1]}")
     assert tool.reply(prompt, ["open lamp"] * TURNS, 0) is None
 
 
@@ -59,7 +63,7 @@ def turns_of(name: str, orders: list[str]) -> list[Prompt]:
 
 def test_who_is_paid() -> None:
     """The sum of all verdicts is the same, whoever is paid."""
-    orders = ["open lamp not key", "open cup not map", "open box not door", "open bell not rope"]
+    orders = ["red one lamp", "two cup", "three box", "four bell"]
     prompts = [*turns_of("a", orders), *turns_of("b", orders[:2])]
     said = ["open key", "open cup", "open box", "open bell", "open lamp", "open map"]
 

@@ -1,0 +1,1 @@
+"""TalkWorld: rewards where turns end against one reward at the end."""
