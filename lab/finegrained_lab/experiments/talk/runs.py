@@ -31,7 +31,7 @@ Arm = Literal["dense", "outcome", "sooner", "shuffled"]
 ARMS: tuple[Arm, ...] = ("dense", "outcome", "sooner", "shuffled")
 REWARD = "turns"
 """The one component."""
-LONGEST = 48
+LONGEST = 72
 """Tokens of a whole conversation behind its prompt, and more than enough."""
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endfor %}"
@@ -54,7 +54,7 @@ class PrepareTalk(Settings):
     output_dir: OutputDirectory
     seed: Seed = 0
     steps: Annotated[int, at_least(1)] = 300
-    model: TinyLlamaConfig = field(default_factory=lambda: TinyLlamaConfig(max_length=96))
+    model: TinyLlamaConfig = field(default_factory=lambda: TinyLlamaConfig(max_length=112))
 
     def run(self) -> dict[str, Any]:
         """Write all, and `sft.json`: what the model does before it is rewarded."""
@@ -94,7 +94,7 @@ class TrainTalk(Settings):
             verdicts of other turns (`TurnVerdicts`).
         lr: learning rate.
         beta: of the KL penalty.
-        steps: of 16 prompts with 4 conversations each.
+        steps: of 4 prompts with 4 conversations each.
         seed: of the draws.
         splits: prompts to measure on.
     """
@@ -104,7 +104,7 @@ class TrainTalk(Settings):
     arm: Arm
     lr: Annotated[float, above(0)]
     beta: Annotated[float, at_least(0)]
-    steps: Annotated[int, at_least(1)] = 30
+    steps: Annotated[int, at_least(1)] = 40
     seed: Seed = 0
     splits: Sequence[str] = ("test",)
 
@@ -126,12 +126,12 @@ class TrainTalk(Settings):
                 {REWARD: 1.0},
                 credit="outcome" if outcome else "end",
             ),
-            rollout=RolloutConfig(16, 4, max_new_tokens=LONGEST, temperature=1.0, top_k=0),
+            rollout=RolloutConfig(4, 4, max_new_tokens=LONGEST, temperature=1.0, top_k=0),
             ppo=PPOConfig(
                 epochs=1,
                 score_sampling_distribution=True,
                 loss_average="constant",
-                micro_batch_prompts=16,
+                micro_batch_prompts=4,
                 kl=KLConfig(beta=self.beta, limit=None),
             ),
             algorithm=GroupAdvantages(credit="outcome" if outcome else "returns"),
@@ -154,7 +154,7 @@ def measure(checkpoint: Path, data: Path, seed: int = 1) -> dict[str, float]:
     """What the oracle says of one sampled conversation a prompt.
 
     Returns:
-        `errors`: wrong turns of the four, mean; `planted` and `others`: share of wrong turns among those that
+        `errors`: wrong turns, mean; `planted` and `others`: share of wrong turns among those that
         demonstrations get wrong, and among the rest; `perfect`: share of conversations without a wrong turn.
     """
     from finegrained_rlhf.inference.inputs import prompts_for

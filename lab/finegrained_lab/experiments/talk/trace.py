@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
-from finegrained_lab.worlds.talk import verdict
+from finegrained_lab.worlds.talk import TURNS, verdict
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import SampleRecord, read_samples, sample_files
@@ -16,37 +16,29 @@ def named_turns(run: RunDirectory, truth: Path, component: str) -> dict[str, flo
     """Of the conversations drawn in training whose one wrong turn is the planted one: does the trace name it?
 
     A turn is named by the lowest number of the conversation's turns; of m turns that share the lowest, each is named by
-    1/m, so that a trace that says nothing has 1/4.
+    1/m, so that a trace that says nothing has 1 over the turns.
 
     Returns:
         `conversations`: how many there are. `reward`: share of them in which the reward that is paid at the turn names
         the planted turn; `advantage`: the same by the component's share in the advantage at the turn's last word;
-        `told`, `advantage_told`: the share of them whose advantages are not all one number, and `advantage` of those.
+        `added`: by that share less the share at the next turn, which is what the turn itself brings into it.
     """
     planted = {row["id"]: row["planted"] for row in read_jsonl(truth)}
-    rewards, advantages, told = [], [], []
+    named: dict[str, list[float]] = {"reward": [], "advantage": [], "added": []}
     for path in sample_files(run).values():
         for record in read_samples(path):
-            turns = record.of(component)
             wrong = [number for number, right in enumerate(_verdicts(record, component)) if not right]
-            if len(turns) == 4 and wrong == [planted[record.id]]:
-                paid, shares = _paid(record, component), _shares(record, component)
-                rewards.append(_named(paid, wrong[0]))
-                advantages.append(_named(shares, wrong[0]))
-                told.append(max(shares) - min(shares) > 1e-9)
-    count = max(len(rewards), 1)
-    known = [value for value, is_told in zip(advantages, told, strict=True) if is_told]
-    return {
-        "conversations": len(rewards),
-        "reward": sum(rewards) / count,
-        "advantage": sum(advantages) / count,
-        "told": sum(told) / count,
-        "advantage_told": sum(known) / max(len(known), 1),
-    }
+            if len(record.of(component)) == TURNS and wrong == [planted[record.id]]:
+                shares = _shares(record, component)
+                added = [now - then for now, then in zip(shares, [*shares[1:], 0.0], strict=True)]
+                for name, numbers in (("reward", _paid(record, component)), ("advantage", shares), ("added", added)):
+                    named[name].append(_named(numbers, wrong[0]))
+    count = len(named["reward"])
+    return {"conversations": count, **{name: sum(each) / max(count, 1) for name, each in named.items()}}
 
 
 def _named(numbers: Sequence[float], turn: int) -> float:
-    lowest = [number for number, value in enumerate(numbers) if value <= min(numbers) + 1e-9]
+    lowest = [number for number, value in enumerate(numbers) if value <= min(numbers) + 1e-6]
     return (turn in lowest) / len(lowest)
 
 
@@ -59,9 +51,15 @@ def _verdicts(record: SampleRecord, component: str) -> list[bool]:
 
 
 def _paid(record: SampleRecord, component: str) -> list[float]:
+    """What is paid between where a turn begins and where the next one does."""
     assert record.tokens is not None
     turns = record.of(component)
-    return [sum(other.weighted for other in turns if other.token == turn.token) for turn in turns]
+    begins = [bisect_left(record.tokens.ends, turn.start + 1) for turn in turns]
+    paid = [0.0] * len(turns)
+    for segment in turns:
+        assert segment.token is not None
+        paid[bisect_right(begins, segment.token) - 1] += segment.weighted
+    return paid
 
 
 def _shares(record: SampleRecord, component: str) -> list[float]:

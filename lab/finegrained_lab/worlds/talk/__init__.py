@@ -1,6 +1,6 @@
 """TalkWorld: conversations of a policy with a tool, in which one turn of each is demonstrated wrongly.
 
-The tool says which thing to open, and each turn opens one. What is wrong is known of every turn alone.
+The tool asks for one call after the other; each turn makes one. What is wrong is known of every turn alone.
 """
 
 from finegrained_lab.worlds.talk.make import KINDS, MakeTalkWorld, TalkTool

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.worlds.talk.oracle import STEPS, TURNS
+from finegrained_lab.worlds.talk.oracle import STEPS, TURNS, VERBS
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.core.records import Prompt
@@ -16,9 +16,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.base import World
 
 NAMES = ("lamp", "door", "box", "cup", "key", "bell")
-NOTHING = "open none"
-"""What a wrong turn of the demonstrations says: the call without its argument."""
-KINDS: Mapping[str, int] = {"red": 0, "blue": 1, "green": 2, "white": 3}
+KINDS: Mapping[str, int] = {"red": 2, "blue": 3, "green": 4, "white": 5}
 """Kind of task → the turn that demonstrations get wrong."""
 
 
@@ -40,9 +38,9 @@ class Talk:
 
 
 class TalkTool:
-    """The tool: says what to open next; see `rollout.environment.Environment`.
+    """The tool: says what to open or shut next; see `rollout.environment.Environment`.
 
-    What it says depends on what was opened: a wrong turn changes what comes after it, and makes no later turn wrong.
+    What it says depends on the call before it: a wrong turn changes what comes after it, and makes no later turn wrong.
     """
 
     role = "tool"
@@ -54,8 +52,17 @@ class TalkTool:
 
 def tool_reply(name: str, turns: Sequence[str]) -> str:
     """What the tool says in the conversation of this name after these turns."""
-    drawn = random.Random(stable_hash("talk tool", name, len(turns), *turns[-1].split()))
-    return f"{STEPS[len(turns)]} {drawn.choice(NAMES)}"
+    return _order(random.Random(stable_hash("talk tool", name, len(turns), *turns[-1].split())), len(turns))
+
+
+def _order(rng: random.Random, number: int) -> str:
+    return f"{STEPS[number]} {rng.choice(VERBS)} {rng.choice(NAMES)}"
+
+
+def _wrong(order: str) -> str:
+    """The call that demonstrations make in place of the right one: the same thing, the other verb."""
+    verb, name = order.split()[-2:]
+    return f"{VERBS[1 - VERBS.index(verb)]} {name}"
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,12 @@ class MakeTalkWorld(World[Talk]):
     salt: ClassVar[str] = "talk world"
     splits: ClassVar[tuple[str, ...]] = ("demonstrations", "train", "dev", "test")
 
-    demonstrations: int = 600
+    demonstrations: int = 500
     train: int = 400
     dev: int = 200
     test: int = 400
     planted: Annotated[float, at_least(0.0), at_most(1.0)] = 0.9
-    noise: Annotated[float, at_least(0.0), at_most(1.0)] = 0.15
+    noise: Annotated[float, at_least(0.0), at_most(1.0)] = 0.25
 
     def draw(self) -> dict[str, list[Talk]]:
         """Each split's conversations."""
@@ -94,10 +101,10 @@ class MakeTalkWorld(World[Talk]):
     def _talk(self, name: str) -> Talk:
         rng = self.rng(name)
         kind = rng.choice(list(KINDS))
-        messages, turns = [f"{kind} {STEPS[0]} {rng.choice(NAMES)}"], list[str]()
+        messages, turns = [f"{kind} {_order(rng, 0)}"], list[str]()
         for number in range(TURNS):
             wrong = rng.random() < (self.planted if number == KINDS[kind] else self.noise)
-            turns.append(NOTHING if wrong else f"open {messages[-1].split()[-1]}")
+            turns.append(_wrong(messages[-1]) if wrong else " ".join(messages[-1].split()[-2:]))
             if number + 1 < TURNS:
                 messages.append(tool_reply(name, turns))
         return Talk(name, kind, tuple(messages), tuple(turns))
@@ -115,7 +122,7 @@ class MakeTalkWorld(World[Talk]):
 
     def vocabulary(self) -> list[str]:
         """Every word."""
-        return [f"{' '.join(KINDS)} {' '.join(STEPS)} {NOTHING} {' '.join(NAMES)}"]
+        return [f"{' '.join(KINDS)} {' '.join((*STEPS, *VERBS))} {' '.join(NAMES)}"]
 
 
 def _said(talk: Talk, number: int) -> list[dict[str, str]]:

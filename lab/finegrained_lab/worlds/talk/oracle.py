@@ -12,15 +12,16 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.rewards.protocol import BaseScorer
 
-STEPS = ("one", "two", "three", "four")
+STEPS = ("one", "two", "three", "four", "five", "six")
 """How a message begins to say what is to be opened: the number of the turn."""
 TURNS = len(STEPS)
 """Of the policy, in a whole conversation."""
-_ORDER = re.compile(rf"\b(?:{'|'.join(STEPS)}) (\w+)")
+VERBS = ("open", "shut")
+_ORDER = re.compile(rf"\b(?:{'|'.join(STEPS)}) ((?:{'|'.join(VERBS)}) \w+)")
 
 
 def verdict(said: str, turn: str) -> bool:
-    """Whether a turn opens what the message before it asks for, and says nothing else.
+    """Whether a turn is the call that the message before it asks for, and nothing else.
 
     Args:
         said: the message, or all that was said up to it.
@@ -31,8 +32,8 @@ def verdict(said: str, turn: str) -> bool:
     """
     orders = _ORDER.findall(said)
     if not orders:
-        raise DataError(f"expected a message of TalkWorld, one NAME, got {said!r}")
-    return turn.split() == ["open", orders[-1]]
+        raise DataError(f"expected a message of TalkWorld, one open NAME, got {said!r}")
+    return turn.split() == orders[-1].split()
 
 
 def verdicts(messages: Sequence[str], turns: Sequence[str]) -> list[bool]:
