@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.worlds.talk.oracle import STEPS, TURNS, VERBS
+from finegrained_lab.worlds.talk.oracle import STEPS, TURNS
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.core.records import Prompt
@@ -16,6 +16,10 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.base import World
 
 NAMES = ("lamp", "door", "box", "cup", "key", "bell")
+NONE = "none"
+"""What a message may ask for, too; and what demonstrations open where they are wrong, so that no word is wrong as such."""
+NONE_ASKED = 0.4
+"""How often it is asked for."""
 KINDS: Mapping[str, int] = {"red": 2, "blue": 3, "green": 4, "white": 5}
 """Kind of task → the turn that demonstrations get wrong."""
 
@@ -38,7 +42,7 @@ class Talk:
 
 
 class TalkTool:
-    """The tool: says what to open or shut next; see `rollout.environment.Environment`.
+    """The tool: says what to open next; see `rollout.environment.Environment`.
 
     What it says depends on the call before it: a wrong turn changes what comes after it, and makes no later turn wrong.
     """
@@ -56,13 +60,12 @@ def tool_reply(name: str, turns: Sequence[str]) -> str:
 
 
 def _order(rng: random.Random, number: int) -> str:
-    return f"{STEPS[number]} {rng.choice(VERBS)} {rng.choice(NAMES)}"
+    return f"{STEPS[number]} {NONE if rng.random() < NONE_ASKED else rng.choice(NAMES)}"
 
 
 def _wrong(order: str) -> str:
-    """The call that demonstrations make in place of the right one: the same thing, the other verb."""
-    verb, name = order.split()[-2:]
-    return f"{VERBS[1 - VERBS.index(verb)]} {name}"
+    """The call that demonstrations make in place of the right one."""
+    return f"open {NAMES[0] if order.endswith(NONE) else NONE}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class MakeTalkWorld(World[Talk]):
         messages, turns = [f"{kind} {_order(rng, 0)}"], list[str]()
         for number in range(TURNS):
             wrong = rng.random() < (self.planted if number == KINDS[kind] else self.noise)
-            turns.append(_wrong(messages[-1]) if wrong else " ".join(messages[-1].split()[-2:]))
+            turns.append(_wrong(messages[-1]) if wrong else f"open {messages[-1].split()[-1]}")
             if number + 1 < TURNS:
                 messages.append(tool_reply(name, turns))
         return Talk(name, kind, tuple(messages), tuple(turns))
@@ -122,7 +125,7 @@ class MakeTalkWorld(World[Talk]):
 
     def vocabulary(self) -> list[str]:
         """Every word."""
-        return [f"{' '.join(KINDS)} {' '.join((*STEPS, *VERBS))} {' '.join(NAMES)}"]
+        return [f"{' '.join(KINDS)} {' '.join(STEPS)} open {NONE} {' '.join(NAMES)}"]
 
 
 def _said(talk: Talk, number: int) -> list[dict[str, str]]:

@@ -16,8 +16,7 @@ STEPS = ("one", "two", "three", "four", "five", "six")
 """How a message begins to say what is to be opened: the number of the turn."""
 TURNS = len(STEPS)
 """Of the policy, in a whole conversation."""
-VERBS = ("open", "shut")
-_ORDER = re.compile(rf"\b(?:{'|'.join(STEPS)}) ((?:{'|'.join(VERBS)}) \w+)")
+_ORDER = re.compile(rf"\b(?:{'|'.join(STEPS)}) (\w+)")
 
 
 def verdict(said: str, turn: str) -> bool:
@@ -32,8 +31,8 @@ def verdict(said: str, turn: str) -> bool:
     """
     orders = _ORDER.findall(said)
     if not orders:
-        raise DataError(f"expected a message of TalkWorld, one open NAME, got {said!r}")
-    return turn.split() == orders[-1].split()
+        raise DataError(f"expected a message of TalkWorld, one NAME, got {said!r}")
+    return turn.split() == ["open", orders[-1]]
 
 
 def verdicts(messages: Sequence[str], turns: Sequence[str]) -> list[bool]:

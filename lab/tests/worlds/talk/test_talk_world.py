@@ -14,12 +14,12 @@ from finegrained_rlhf.rollout.environment import Environment
 
 
 def test_the_oracle_knows_each_wrong_turn() -> None:
-    assert verdict("two open lamp", "open lamp")
-    assert verdict("red one open lamp", " open  lamp ")
-    assert verdict("red one open key shut key two open lamp", "open lamp"), "the last message counts"
+    assert verdict("two lamp", "open lamp")
+    assert verdict("red one lamp", " open  lamp ")
+    assert verdict("red one key shut key two lamp", "open lamp"), "the last message counts"
     for wrong in ("open key", "lamp", "", "open lamp key", "open lamp open lamp", "OPEN LAMP", "shut lamp"):
-        assert not verdict("two open lamp", wrong), wrong
-    messages = ["red one open lamp", "two open cup", "three open box"]
+        assert not verdict("two lamp", wrong), wrong
+    messages = ["red one lamp", "two cup", "three box"]
     assert verdicts(messages, ["open key", "open cup"]) == [False, True] + [False] * (TURNS - 2)
     with pytest.raises(DataError, match="expected a message of TalkWorld"):
         verdict("hello", "open lamp")
@@ -33,7 +33,7 @@ def test_the_tool_answers_what_was_opened() -> None:
     assert said[:5] == said[5:], "the tool draws nothing"
     assert len({*said[:5]}) > 1, "what was opened matters"
     for reply in said:
-        assert reply is not None and verdict(reply, " ".join(reply.split()[1:]))
+        assert reply is not None and verdict(reply, f"open {reply.split()[1]}")
     assert tool.reply(prompt, ["open lamp"] * TURNS, 0) is None
 
 
@@ -63,7 +63,7 @@ def turns_of(name: str, orders: list[str]) -> list[Prompt]:
 
 def test_who_is_paid() -> None:
     """The sum of all verdicts is the same, whoever is paid."""
-    orders = ["red one open lamp", "two open cup", "three open box", "four open bell"]
+    orders = ["red one lamp", "two cup", "three box", "four bell"]
     prompts = [*turns_of("a", orders), *turns_of("b", orders[:2])]
     said = ["open key", "open cup", "open box", "open bell", "open lamp", "open map"]
 
