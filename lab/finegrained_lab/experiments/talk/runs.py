@@ -186,7 +186,9 @@ def _save_chat_model(path: Path, corpus: Sequence[str], sizes: TinyLlamaConfig, 
     from finegrained_rlhf.models.tiny_networks import build_llama, build_tokenizer, causal_tokenizer
 
     tokenizer = causal_tokenizer(build_tokenizer(corpus), sizes.max_length)
-    tokens: Mapping[str, Any] = {"extra_special_tokens": [*(f"<|{role}|>" for role in ("user", "assistant", "tool")), "<|end|>"]}
+    tokens: Mapping[str, Any] = {
+        "extra_special_tokens": [*(f"<|{role}|>" for role in ("user", "assistant", "tool")), "<|end|>"]
+    }
     tokenizer.add_special_tokens(tokens)
     tokenizer.chat_template = TEMPLATE
     build_llama(tokenizer, sizes, seed=seed).save_pretrained(path)

@@ -86,20 +86,35 @@ class TalkTable(Results):
             "planted one: share in which it has the lowest `reward` paid, the lowest `advantage`, and the lowest "
             "advantage less that of the next turn (`added`); a trace that says nothing names it in 0.17."
         )
-        summary = [
-            {"system": name, **{key: _shown(value) for key, value in point.items()}}
-            for name, point in result["summary"].items()
-        ]
         every = [{key: _cell(value) for key, value in row.items()} for row in result["rows"]]
-        columns = list(dict.fromkeys(key for row in every for key in row))
+        columns = list(dict.fromkeys(["system", "seed", *(key for row in every for key in row)]))
+        seeds = ", ".join(map(str, result["seeds"]))
         parts = [
-            self.opening(result, self.title, about, f", {self.split} prompts, seeds {result['seeds']}"),
+            self.opening(result, self.title, about, f", {self.split} prompts, seeds {seeds}"),
             f"Rows that are still missing: {result['missing']}." if result["missing"] else "",
-            f"## Means ± standard deviations over seeds\n\n{markdown_table(summary, list(summary[-1])).strip()}",
-            _pairs(result["rows"]),
-            f"## Every run\n\n{markdown_table(every, ['system', 'seed', *(c for c in columns if c not in ('system', 'seed'))]).strip()}",
+            _spread(result["summary"]) if len(result["seeds"]) > 1 else _lowest(result["summary"]),
+            _pairs(result["rows"]) if len(result["seeds"]) > 1 else "",
+            f"## Every run\n\n{markdown_table(every, columns).strip()}",
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _spread(summary: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    lines = [
+        {"system": name, **{key: f"{mean:.3f} ± {spread:.3f}" for key, (mean, spread) in point.items()}}
+        for name, point in summary.items()
+    ]
+    columns = list(dict.fromkeys(key for line in lines for key in line))
+    return f"## Means ± standard deviations over seeds\n\n{markdown_table(lines, columns).strip()}"
+
+
+def _lowest(summary: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    lines = []
+    for arm in ARMS:
+        own = [name for name in summary if name.startswith(arm)]
+        if own:
+            lines.append(f"- {min(own, key=lambda name: summary[name]['errors'][0])}")
+    return "## The fewest wrong turns of each arm\n\n" + "\n".join(lines)
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -138,9 +153,7 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> str:
     return "## Dense against each other arm, seed by seed\n\n" + "\n".join(lines) if lines else ""
 
 
-def _shown(value: Sequence[float]) -> str:
-    return f"{value[0]:.3f} ± {value[1]:.3f}"
-
-
 def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) and value >= 0.01 else f"{value:g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:g}" if value < 0.01 else f"{value:.3f}"

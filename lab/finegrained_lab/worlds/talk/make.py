@@ -17,7 +17,7 @@ from finegrained_rlhf.factworld.base import World
 
 NAMES = ("lamp", "door", "box", "cup", "key", "bell")
 NONE = "none"
-"""What a message may ask for, too; and what demonstrations open where they are wrong, so that no word is wrong as such."""
+"""What a message may ask for, too, and what wrong demonstrations open: no word is wrong as such."""
 NONE_ASKED = 0.4
 """How often it is asked for."""
 KINDS: Mapping[str, int] = {"red": 2, "blue": 3, "green": 4, "white": 5}
