@@ -36,6 +36,7 @@ NAMES = {
     "inscit": "INSCIT",
     "personalization": "personalization",
     "qa_feedback": "fine-grained RLHF",
+    "turns": "answers in several turns",
 }
 """Folder of results → the system that they are of."""
 GPUS = ("H100", "H200")

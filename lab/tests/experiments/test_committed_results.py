@@ -51,6 +51,7 @@ def test_there_are_results_of_every_system() -> None:
         "inscit",
         "personalization",
         "qa_feedback",
+        "turns",
     }
     assert len(committed()) >= 13
 
