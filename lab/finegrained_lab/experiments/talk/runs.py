@@ -54,7 +54,7 @@ class PrepareTalk(Settings):
     output_dir: OutputDirectory
     seed: Seed = 0
     steps: Annotated[int, at_least(1)] = 300
-    model: TinyLlamaConfig = field(default_factory=lambda: TinyLlamaConfig(max_length=112))
+    model: TinyLlamaConfig = field(default_factory=lambda: TinyLlamaConfig(max_length=160))
 
     def run(self) -> dict[str, Any]:
         """Write all, and `sft.json`: what the model does before it is rewarded."""
