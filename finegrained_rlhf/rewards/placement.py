@@ -37,10 +37,9 @@ def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, .
     tokens = []
     lengths, turn_ends = rollout.lengths().tolist(), rollout.turn_ends()
     for row, (spans, length) in enumerate(zip(scores.spans, lengths, strict=True)):
-        if scores.whole_response and len(spans) == len(turn_ends[row]):
-            ends = turn_ends[row]
-        elif scores.whole_response:
-            ends = tuple(length - 1 for _ in spans)
+        if scores.whole_response:
+            own = turn_ends[row]
+            ends = own if len(spans) == len(own) else own[-1:] * len(spans)
         else:
             ends = _ends(rollout.token_ends[row], spans, length)
         outside = [end for end in ends if not 0 <= end < length]
