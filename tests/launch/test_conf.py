@@ -196,7 +196,8 @@ def steps_of(pipeline: str) -> list[dict[str, Any]]:
 
 def test_every_kind_of_step_of_a_pipeline_binds() -> None:
     of_pipelines = [steps_of(pipeline) for pipeline in PIPELINES]
-    assert all(of_pipelines)
+    collects = [OmegaConf.load(conf_file(f"pipeline/{pipeline}.yaml")).get("collect") for pipeline in PIPELINES]
+    assert all(steps or collect for steps, collect in zip(of_pipelines, collects, strict=True))  # what collects may run
     steps = [step for steps in of_pipelines for step in steps]
     jobs = [step for step in steps if "job" in step]
     scripts = [step for step in steps if "job" not in step]

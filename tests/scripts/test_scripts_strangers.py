@@ -86,6 +86,7 @@ READS: dict[str, tuple[str, ...]] = {
     "catch_up": ("memory={memory}", "user=ann"),
     "run_coreset": ("conversations={data}", DIR),
     "measure_drift": ("run={run}", "data={feedback}"),
+    "measure_revisions": ("scorer.path={model}", "answers={feedback}", OUT),
     "reweigh": ("run={run}",),
     "report": ("run={run}", OUT),
     "runs": ("directory={run}",),
