@@ -25,12 +25,12 @@ from finegrained_rlhf.rewards.credit import (
     read_on_prefixes,
     segments_decided,
 )
-from finegrained_rlhf.rewards.moving import DualVariable
+from finegrained_rlhf.rewards.moving import DualVariable, Normaliser
 from finegrained_rlhf.rewards.parts import parts_read, scores_of_responses
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
 from finegrained_rlhf.rl.credit import corrections
-from finegrained_rlhf.rl.stats import Reduce, RunningMoments
+from finegrained_rlhf.rl.stats import Reduce
 
 if TYPE_CHECKING:
     import torch
@@ -94,78 +94,6 @@ class TrainedWeights:
         for name, kept in state.items():
             if name in self._duals:
                 self._duals[name].load_state(kept)
-
-
-class Normaliser:
-    """Running moments of one component, and those that validations use.
-
-    Args:
-        reduce: sums a small tensor over all processes.
-
-    Attributes:
-        running: of all values that training has seen.
-        fixed: of the values of the first validation; None before it.
-    """
-
-    def __init__(self, reduce: Reduce) -> None:
-        self._reduce = reduce
-        self.running = RunningMoments()
-        self.fixed: RunningMoments | None = None
-
-    def train(
-        self, rows: Sequence[tuple[float, ...]], drawn: Sequence[tuple[float, ...]]
-    ) -> Sequence[tuple[float, ...]]:
-        """(v − μ) / σ of `rows` by the running moments, which take in all that was `drawn` first."""
-        self.running.update(_flat(drawn), self._reduce)
-        return _standardised(rows, self.running)
-
-    def again(self, rows: Sequence[tuple[float, ...]]) -> Sequence[tuple[float, ...]]:
-        """(v − μ) / σ by the running moments as they are."""
-        return _standardised(rows, self.running)
-
-    def fix(self, rows: Sequence[tuple[float, ...]]) -> None:
-        """Keep the moments of these values for all validations; later calls change nothing.
-
-        Every process must call this with its own share of the values.
-        """
-        if self.fixed is None:
-            moments = RunningMoments()
-            moments.update(_flat(rows), self._reduce)
-            self.fixed = moments
-
-    def validate(self, rows: Sequence[tuple[float, ...]]) -> Sequence[tuple[float, ...]]:
-        """(v − μ) / σ by the fixed moments; by the running ones, left as they are, where none were fixed."""
-        return _standardised(rows, self.fixed or self.running)
-
-    @property
-    def seen(self) -> bool:
-        """True when there are moments to standardise by."""
-        return bool(self.running.count or self.fixed)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep."""
-        return {"running": _listed(self.running), "validation": self.fixed and _listed(self.fixed)}
-
-    def load_state(self, state: Any) -> None:
-        """Take back what `state` gave; also the three numbers that older checkpoints hold."""
-        if isinstance(state, list):
-            state = {"running": state, "validation": None}
-        self.running = RunningMoments(*state["running"])
-        self.fixed = RunningMoments(*state["validation"]) if state["validation"] else None
-
-
-def _flat(rows: Sequence[tuple[float, ...]]) -> torch.Tensor:
-    import torch
-
-    return torch.tensor([value for row in rows for value in row])
-
-
-def _standardised(rows: Sequence[tuple[float, ...]], moments: RunningMoments) -> Sequence[tuple[float, ...]]:
-    return [tuple((value - moments.mean) / moments.std for value in row) for row in rows]
-
-
-def _listed(moments: RunningMoments) -> list[float]:
-    return [moments.count, moments.mean, moments.m2]
 
 
 class RewardComposer:

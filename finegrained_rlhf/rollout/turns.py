@@ -106,10 +106,10 @@ class TurnsEngine:
         """Whether the environment replied and there is room; its tokens are added then."""
         if not talk.ids or talk.ids[-1] not in self._policy.eos_ids:
             return False
-        said = [decode_text(self._policy.tokenizer, talk.ids[begin:end]) for begin, end in talk.turns]
+        texts = [decode_text(self._policy.tokenizer, talk.ids[begin:end]) for begin, end in talk.turns]
         outcome, problem, reply = Outcome.READ, "", None
         try:
-            reply = self._environment.reply(talk.prompt, said, stable_hash(seed, step, talk.name, len(said)))
+            reply = self._environment.reply(talk.prompt, texts, stable_hash(seed, step, talk.name, len(texts)))
             if not isinstance(reply, str | None):
                 raise TypeError(f"reply gave {type(reply).__name__}, expected a text or None")
             ids = [] if reply is None else self._chat.reply_ids(self._environment.role, reply)
@@ -118,7 +118,7 @@ class TurnsEngine:
         except Exception as error:
             talk.failed, outcome, reply = True, Outcome.FAILED, None
             problem = f"{type(error).__name__}: {error}"
-            logger.warning("the environment broke at prompt %r, turn %d: %s", talk.prompt.id, len(said), problem)
+            logger.warning("the environment broke at prompt %r, turn %d: %s", talk.prompt.id, len(texts), problem)
         self._outcomes.add([outcome])
         self._outcomes.check(type(self._environment).__name__, problem)
         if reply is None or len(talk.ids) + len(ids) >= limit:

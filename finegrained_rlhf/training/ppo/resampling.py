@@ -96,8 +96,8 @@ class Resampler:
         unserved: list[int] = []
         while True:
             nothing = self._teaches_nothing(step, parts[-1], scores, score_prefixes(parts[-1]), every)
-            mine = [slot for slot, alike in zip(slots, nothing, strict=True) if alike]
-            left = self._processes.gather_objects(mine) + unserved
+            alike_here = [slot for slot, alike in zip(slots, nothing, strict=True) if alike]
+            left = self._processes.gather_objects(alike_here) + unserved
             served = dict(zip(left, others[further:], strict=False)) if len(parts) <= rounds else {}
             if not served:
                 break

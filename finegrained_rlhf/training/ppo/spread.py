@@ -21,10 +21,10 @@ def without_advantage(experience: Experience) -> list[bool]:
     groups, trace = experience.rollout.prompt_index, experience.trace
     left_out = {KL} if experience.values is not None else {KL, BASELINE}
     shares = [share for name, share in experience.shares.items() if name not in left_out]
-    told = sum(shares, torch.zeros_like(experience.advantages)) if shares else experience.advantages
+    earned = sum(shares, torch.zeros_like(experience.advantages)) if shares else experience.advantages
     paid = sum((part.weighted.abs() for part in trace.components.values()), torch.zeros_like(trace.total)).sum(dim=1)
     count = len(experience.rollout.prompts)
-    largest, size = _largest(told.abs().amax(dim=1), groups, count), _largest(paid, groups, count)
+    largest, size = _largest(earned.abs().amax(dim=1), groups, count), _largest(paid, groups, count)
     return (largest <= ROUNDING * size).tolist()
 
 
