@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 FactKind = Literal["name", "number", "date"]
@@ -25,7 +26,7 @@ _DATE = re.compile(
 _NUMBER = re.compile(rf"(?<![\w.,])\d+(?:,\d{{3}})*(?:\.\d+)?(?!\w)|\b(?:{'|'.join(NUMBER_WORDS)})\b")
 _WORD = re.compile(r"[^\W_]+(?:['’&-][^\W_]+)*")
 _BEGINS = re.compile(r"(?:\A|[.!?:;]|\n)[\s\"'“‘(\[]*\Z")
-_JOINED = re.compile(r"\.?\s(?:(?:of|the|de|la|van|von|der|du)\s){0,2}")
+_JOINED = re.compile(r"(?:(?<=\b\w)\.|(?<=\b\w\w)\.|(?<=\b\w{4})\.)? (?:(?:of|the|de|la|van|von|der|du) ){0,2}")
 _PEOPLE = re.compile(r"\w{2,}(?:an|ish|ese)")
 _COMMON = frozenset(
     "a about after all also although an and any are as at be because been before but by can could did do does during "
@@ -69,11 +70,13 @@ class Fact:
         return "letters" if self.text.isupper() else "people" if _PEOPLE.fullmatch(self.text) else "name"
 
 
-def content_words(text: str) -> list[str]:
+@lru_cache(maxsize=1 << 15)
+def content_words(text: str) -> tuple[str, ...]:
     """The words of a text in lower case, in order, without those that say nothing of their own."""
-    return [word for word in (match.group().lower() for match in _WORD.finditer(text)) if word not in _COMMON]
+    return tuple(word for word in _WORD.findall(text.lower()) if word not in _COMMON)
 
 
+@lru_cache(maxsize=1 << 15)
 def plain(text: str) -> str:
     """A text for comparisons: lower case, one white space between words, straight quotes, no commas in numbers."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", " ".join(text.lower().split()))

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from finegrained_rlhf.rewards.stress.changes import ROLES, TOTAL, Change, Expectation, StressRecord
 from finegrained_rlhf.rewards.stress.draft import (
@@ -243,16 +244,14 @@ def cut(draft: Draft, chance: Chance) -> Edit | None:
 
 def copied_window(draft: Draft, chance: Chance) -> Edit | None:
     """One to three sentences of a passage that lack what the gold answer says, in place of the answer."""
-    facts = [
-        fact.text for fact in facts_of(draft.record.gold) if not stands_in(fact.text, plain(draft.record.question))
-    ]
+    said = plain(draft.record.question)
+    facts = [fact.text for fact in facts_of(draft.record.gold) if not stands_in(fact.text, said)]
     windows = []
     for passage in passage_sentences(draft.record):
-        for first in range(len(passage)):
-            for count in (1, 2, 3):
-                text = " ".join(passage[first : first + count])
-                if first + count <= len(passage) and len(text.split()) >= 4 and _lacks(text, facts, draft):
-                    windows.append(text)
+        runs = groupby(passage, lambda text: _lacks(text, facts, draft))
+        for run in (list(texts) for lacks, texts in runs if lacks):
+            windows += [" ".join(run[i : i + count]) for count in (1, 2, 3) for i in range(len(run) - count + 1)]
+    windows = [text for text in windows if len(text.split()) >= 4 and text != draft.answer]
     if not windows or not _says_something(draft):
         return None
     total = (Expectation(TOTAL, "not_rise"),) if draft.is_gold else ()
