@@ -152,7 +152,7 @@ def run_changes(
     made = []
     for record in records:
         rng = random.Random(stable_hash(seed, "stress", record.id))
-        others = _others(record, records, rng)
+        others = others_of(record, records, rng)
         drawn = [text for text in dict.fromkeys(record.answers) if text.strip() and text != record.gold]
         for answer in [record.gold, *rng.sample(drawn, min(answers, len(drawn)))]:
             for maker in makers if answer.strip() else ():
@@ -162,7 +162,7 @@ def run_changes(
     return made
 
 
-def _others(record: StressRecord, records: Sequence[StressRecord], rng: random.Random) -> list[StressRecord]:
+def others_of(record: StressRecord, records: Sequence[StressRecord], rng: random.Random) -> list[StressRecord]:
     """Some records of other questions that share no passage with this one."""
     own = {sentence for passage in record.passages for sentence in passage[1:]}
     question = plain(record.question)

@@ -242,8 +242,8 @@ def cut(draft: Draft, chance: Chance) -> Edit | None:
     return changed, (Expectation("relevance", "not_rise", (start, end), after), Expectation(TOTAL, "not_rise"))
 
 
-def copied_window(draft: Draft, chance: Chance) -> Edit | None:
-    """One to three sentences of a passage that lack what the gold answer says, in place of the answer."""
+def empty_windows(draft: Draft) -> list[str]:
+    """Windows of one to three sentences of the passages that lack what the gold answer says."""
     said = plain(draft.record.question)
     facts = [fact.text for fact in facts_of(draft.record.gold) if not stands_in(fact.text, said)]
     windows = []
@@ -251,7 +251,12 @@ def copied_window(draft: Draft, chance: Chance) -> Edit | None:
         runs = groupby(passage, lambda text: _lacks(text, facts, draft))
         for run in (list(texts) for lacks, texts in runs if lacks):
             windows += [" ".join(run[i : i + count]) for count in (1, 2, 3) for i in range(len(run) - count + 1)]
-    windows = [text for text in windows if len(text.split()) >= 4 and text != draft.answer]
+    return [text for text in windows if len(text.split()) >= 4 and text != draft.answer]
+
+
+def copied_window(draft: Draft, chance: Chance) -> Edit | None:
+    """A window of the passages that lacks what the gold answer says, in place of the answer."""
+    windows = empty_windows(draft)
     if not windows or not _says_something(draft):
         return None
     total = (Expectation(TOTAL, "not_rise"),) if draft.is_gold else ()
