@@ -26,7 +26,7 @@ _DATE = re.compile(
 _NUMBER = re.compile(rf"(?<![\w.,])\d+(?:,\d{{3}})*(?:\.\d+)?(?!\w)|\b(?:{'|'.join(NUMBER_WORDS)})\b")
 _WORD = re.compile(r"[^\W_]+(?:['’&-][^\W_]+)*")
 _BEGINS = re.compile(r"(?:\A|[.!?:;]|\n)[\s\"'“‘(\[]*\Z")
-_JOINED = re.compile(r"(?:(?<=\b\w)\.|(?<=\b\w\w)\.|(?<=\b\w{4})\.)? (?:(?:of|the|de|la|van|von|der|du) ){0,2}")
+_JOINED = re.compile(r"[ \t](?:(?:of|the|de|la|van|von|der|du)\s){0,2}")
 _PEOPLE = re.compile(r"\w{2,}(?:an|ish|ese)")
 _COMMON = frozenset(
     "a about after all also although an and any are as at be because been before but by can could did do does during "
@@ -84,11 +84,10 @@ def plain(text: str) -> str:
 
 
 def stands_in(words: str, text: str) -> bool:
-    """Whether a text has these words as whole words, however they are spelt; the text is `plain` already."""
+    """Whether a text has these words as whole words, however they are spelt (`plain`); the text is plain already."""
     words, at = plain(words), -1
-    while (at := text.find(words, at + 1)) >= 0:
-        around = (text[at - 1 : at], text[at + len(words) : at + len(words) + 1])
-        if not any(one.isalnum() for one in around):
+    while words and (at := text.find(words, at + 1)) >= 0:
+        if not (text[max(0, at - 1) : at].isalnum() or text[at + len(words) : at + len(words) + 1].isalnum()):
             return True
     return False
 
@@ -101,7 +100,7 @@ def facts_of(text: str, context: str = "") -> list[Fact]:
         context: more text, to tell which words that begin a sentence are names.
     """
     found = [Fact(*match.span(), match.group(), "date") for match in _DATE.finditer(text)]
-    found += list(_apart(text, found, [m.span() for m in _NUMBER.finditer(text)], "number"))
+    found += _apart(text, found, [m.span() for m in _NUMBER.finditer(text)], "number")
     names = list(_name_runs(text))
     inside = {word for run in (*names, *_name_runs(context)) for word in run[2]}
     found += _apart(text, found, [run[:2] for run in names if run[2] or text[run[0] : run[1]] in inside], "name")
@@ -119,14 +118,20 @@ def _apart(text: str, found: list[Fact], spans: list[tuple[int, int]], kind: Fac
 def _name_runs(text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
     """(start, end, words that are capitalised though no sentence begins with them) of each run of such words."""
     run: list[re.Match[str]] = []
-    for match in [*_WORD.finditer(text), None]:
-        capital = match is not None and match.group()[0].isupper() and match.group().lower() not in _COMMON
-        if run and (not capital or not _JOINED.fullmatch(text, run[-1].end(), match.start())):  # type: ignore[union-attr]
+    capitals = (m for m in _WORD.finditer(text) if m.group()[0].isupper() and m.group().lower() not in _COMMON)
+    for match in [*capitals, None]:
+        if run and (match is None or not _joined(text, run[-1], match)):
             begins = _BEGINS.search(text, max(0, run[0].start() - 8), run[0].start()) is not None
             words = tuple(word.group() for word in run)
             end = run[-1].end() - (2 if words[-1].endswith(("'s", "’s")) else 0)
-            if end - run[0].start() > 1:
+            if end - run[0].start() > 1:  # one letter is no name
                 yield run[0].start(), end, words[1:] if begins else words
             run = []
-        if capital and match is not None:
+        if match is not None:
             run.append(match)
+
+
+def _joined(text: str, before: re.Match[str], after: re.Match[str]) -> bool:
+    """Whether two capitalised words are of one name: only particles lie between, or the full stop of an initial."""
+    stop = len(before.group()) == 1 and text.startswith(".", before.end())
+    return _JOINED.fullmatch(text, before.end() + stop, after.start()) is not None

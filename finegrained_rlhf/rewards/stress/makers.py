@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from finegrained_rlhf.rewards.stress.changes import ROLES, TOTAL, Change, Expectation, StressRecord
+from finegrained_rlhf.rewards.stress.changes import ROLES, TOTAL, Change, Expectation, Source, StressRecord
 from finegrained_rlhf.rewards.stress.draft import (
     Draft,
     draft_of,
@@ -88,7 +88,7 @@ class BuiltIn:
         edit = self.make(draft_of(record, answer), Chance(random.sample(others, len(others)), random))
         if edit is None or edit[0] == answer or not edit[1]:
             return None
-        source = "gold" if answer == record.gold else "answer"
+        source: Source = "gold" if answer == record.gold else "answer"
         return Change(self.name, self.family, record.id, answer, edit[0], source, edit[1])
 
 
@@ -215,13 +215,15 @@ def filler(draft: Draft, chance: Chance) -> str | None:
 def name_list(draft: Draft, chance: Chance) -> str | None:
     """Names of the passages that neither question nor answers have; of other passages where there are too few."""
     said = plain(f"{draft.record.question} {draft.record.gold} {draft.answer}")
+    names: list[str] = []
     for record in (draft.record, *chance.others[:8]):
-        texts = [name.text for name in names_of(record)]
-        names = [text for text in texts if not any(stands_in(word, said) for word in content_words(text))]
-        if len(names) >= 3:
-            *some, last = chance.random.sample(names, min(5, len(names)))
-            return f"{', '.join(some)} and {last}."
-    return None
+        if len(names) < 3:
+            texts = dict.fromkeys(name.text for name in names_of(record))
+            names += [text for text in texts if not any(stands_in(word, said) for word in content_words(text))]
+    if len(names) < 3:
+        return None
+    *some, last = chance.random.sample(names, min(5, len(names)))
+    return f"{', '.join(some)} and {last}."
 
 
 def cut(draft: Draft, chance: Chance) -> Edit | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,7 +138,8 @@ def spreads(rated: RatedTexts, answers: Mapping[str, Sequence[str]]) -> dict[str
         several = [group for group in known if len(group) > 1] or [[value for group in known for value in group]]
         squares = [(value - math.fsum(group) / len(group)) ** 2 for group in several for value in group]
         free = sum(len(group) - 1 for group in several)
-        found[role] = math.sqrt(math.fsum(squares) / free) if free > 0 else 0.0
+        spread = math.sqrt(math.fsum(squares) / free) if free > 0 else 0.0
+        found[role] = spread if spread > TIE else 0.0
     return found
 
 
@@ -263,15 +264,14 @@ def worst_cases(
 ) -> list[dict[str, Any]]:
     """The expectations that are most wrong, in spreads of their component; at most two of a change and role."""
     wrong = sorted((one for one in judged if not one.right), key=lambda one: -one.excess(spread[one.expectation.role]))
-    taken: dict[tuple[str, str], int] = defaultdict(int)
-    rows = []
+    taken: Counter[tuple[str, str]] = Counter()
+    rows: list[dict[str, Any]] = []
     for one in wrong:
-        key = (one.change.name, one.expectation.role)
-        taken[key] += 1
-        if taken[key] <= _WORST_OF_ONE and len(rows) < _WORST:
-            row = {"change": one.change.name, "record": one.change.record, "question": questions[one.change.record]}
-            row |= {"role": one.expectation.role, "direction": one.expectation.direction}
-            row |= {"base_source": one.change.base_source, "base": one.change.base, "changed": one.change.changed}
-            row |= {"place": list(one.expectation.after or ()), "before": one.before, "after": one.after}
-            rows.append(row)
+        change, place = one.change, one.expectation.after
+        taken[change.name, one.expectation.role] += 1
+        if taken[change.name, one.expectation.role] <= _WORST_OF_ONE and len(rows) < _WORST:
+            row: dict[str, Any] = {"change": change.name, "record": change.record, "question": questions[change.record]}
+            row |= {"role": one.expectation.role, "direction": one.expectation.direction, "before": one.before}
+            row |= {"after": one.after, "base_source": change.base_source, "base": change.base}
+            rows.append({**row, "changed": change.changed, "place": None if place is None else list(place)})
     return rows

@@ -108,7 +108,7 @@ def price(
         known = [total for total in totals_of if total is not None]
         if top is not None and known:
             below = sum(total < top[0] - TIE for total in known) + 0.5 * sum(abs(t - top[0]) <= TIE for t in known)
-            row = {"record": record.id, "question": record.question, "text": top[1], "total": top[0]}
+            row: dict[str, Any] = {"record": record.id, "question": record.question, "text": top[1], "total": top[0]}
             rows.append({**row, "median": median(known), "percentile": below / len(known)})
     if not rows:
         return {"bought": None, "questions": 0, "calls": calls, "examples": []}
