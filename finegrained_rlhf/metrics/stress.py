@@ -21,8 +21,8 @@ WEAK = 0.8
 BROKEN = 0.5
 """One whose whole interval lies below is refused: a coin would do better, and `stay` asks for less than that."""
 SOLD = 0.1
-"""In so large a share of questions a truth-free answer may beat the median sample; beyond it is a warning, and where the
-whole interval lies above a half a refusal."""
+"""In so large a share of questions an answer without truth may beat the median sample; more is worth a warning, and a
+refusal where the whole interval lies above a half."""
 TOTAL = "total"
 
 
@@ -61,7 +61,7 @@ def role_in(values: Mapping[str, Any], component: str) -> str:
 
 
 def rows_of(values: Mapping[str, Any], role: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each change that says something of a role, with what it says: `direction`, `pairs`, `ranked_right`, `low`, `high`."""
+    """Each change that says something of a role, and its `direction`, `pairs`, `ranked_right`, `low` and `high`."""
     for name, change in values["changes"].items():
         row = change.get("components", {}).get(role) if isinstance(change, Mapping) else None
         if isinstance(row, Mapping) and is_number(row.get("ranked_right")):
@@ -82,6 +82,23 @@ def weaknesses(values: Mapping[str, Any], role: str) -> list[Weakness]:
             what = f"an answer without truth beats the median sample in {_share(search, 'above_median')}"
             found.append(Weakness(f"{what} of the questions", severe))
     return found
+
+
+def read_reports(components: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
+    """The report beside the model of each component that has a `path`; None where there is none.
+
+    Raises:
+        DataError: as `read_stress`.
+    """
+    paths = {name: getattr(scorer, "path", None) for name, scorer in components.items()}
+    return {name: read_stress(path) for name, path in paths.items() if isinstance(path, str)}
+
+
+def weak_rewards(reports: Mapping[str, Mapping[str, Any] | None]) -> dict[str, list[Weakness]]:
+    """What speaks against each component that has a report, and against their sum (`total`, by the first report)."""
+    known = {name: values for name, values in reports.items() if values is not None}
+    weak = {name: weaknesses(values, role_in(values, name)) for name, values in known.items()}
+    return {**weak, **{TOTAL: weaknesses(values, TOTAL) for values in [*known.values()][:1]}}
 
 
 def _share(row: Mapping[str, Any], key: str) -> str:

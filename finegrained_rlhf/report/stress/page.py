@@ -33,8 +33,8 @@ def stress_page(values: Mapping[str, Any]) -> Html:
         el(
             "p",
             isolated(values["data"]),
-            f": {values['questions']} questions, seed {values['seed']}, version {values['version']}; spreads are those "
-            f"of {values['compared_with']}.",
+            f": {values['questions']} questions, seed {values['seed']}; spreads are those of "
+            f"{values['compared_with']}.",
         ),
     )
     parts = [
@@ -83,9 +83,9 @@ def _price(values: Mapping[str, Any]) -> Html:
     if search["bought"] is None:
         return el("p", "Not searched for: no question has answers to compare with.", class_="none")
     about = (
-        f"{search['calls']} edits for each of {search['questions']} questions, among {values['compared_with']}: the best "
-        f"stands at the {search['bought']:.0%} point on average, and above the median in {search['above_median']:.0%} "
-        f"of the questions ({_interval(search)})."
+        f"{search['calls']} edits for each of {search['questions']} questions, among {values['compared_with']}: the "
+        f"best stands at the {search['bought']:.0%} point on average, and above the median in "
+        f"{search['above_median']:.0%} of the questions ({_interval(search)})."
     )
     cases = [
         details(

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_text
 from finegrained_rlhf.core.seeding import stable_hash
@@ -22,8 +21,8 @@ from finegrained_rlhf.report.stress.job import StressTest
 from finegrained_rlhf.report.stress.page import stress_page
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.rewards.stress.changes import run_changes
-from finegrained_rlhf.rewards.stress.makers import BUILT_IN
+from finegrained_rlhf.rewards.stress.changes import MakesChanges, run_changes
+from finegrained_rlhf.rewards.stress.makers import BUILT_IN, VERSION
 from finegrained_rlhf.rewards.stress.measure import (
     RatedTexts,
     change_table,
@@ -117,7 +116,7 @@ def attack(
     if not several:
         answers = {record.id: (record.gold, *answers[record.id]) for record in records}
     compared = "sampled answers" if samples else "the file's own answers" if several else "gold answers"
-    makers = [*(BUILT_IN if config.built_in else ()), *config.families]
+    makers: list[MakesChanges] = [*(BUILT_IN if config.built_in else ()), *config.families]
     changes = run_changes(records, makers, job.seed, config.answers)
     texts = [(name, text) for name, given in answers.items() for text in given]
     texts += [(change.record, text) for change in changes for text in (change.base, change.changed)]
@@ -145,7 +144,7 @@ def attack(
         "worst": worst_cases(judged, {record.id: record.question for record in records}, spread),
         "data": str(job.data),
         "seed": job.seed,
-        "version": finegrained_rlhf.__version__,
+        "version": VERSION,
         "questions": len(records),
         "compared_with": compared,
         "roles": {component: role for role, component in rated.roles.items()},

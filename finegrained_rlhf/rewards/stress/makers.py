@@ -314,6 +314,8 @@ def reorder(draft: Draft, chance: Chance) -> Edit | None:
     return (changed, _STAY) if len(sentences(changed)) == len(draft.spans) else None
 
 
+VERSION = 1
+"""Of the built-in changes: reports of one version can be compared."""
 BUILT_IN: tuple[BuiltIn, ...] = (
     BuiltIn("swap_name", "swap", partial(swap, "name")),
     BuiltIn("swap_number", "swap", partial(swap, "number")),

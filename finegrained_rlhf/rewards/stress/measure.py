@@ -77,7 +77,9 @@ class RatedTexts:
             for row, (item, total) in enumerate(zip(rows, self._composer.totals(scores), strict=True)):
                 self._totals[item] = None if row in unscored else total
                 self._segments[item] = {
-                    name: None if row in one.unscored else (one.spans[row], one.values[row], one.whole_response)
+                    name: None
+                    if row in one.unscored
+                    else (one.spans[row], tuple(map(float, one.values[row])), one.whole_response)
                     for name, one in scores.items()
                 }
 
