@@ -98,7 +98,7 @@ def weak_rewards(reports: Mapping[str, Mapping[str, Any] | None]) -> dict[str, l
     """What speaks against each component that has a report, and against their sum (`total`, by the first report)."""
     known = {name: values for name, values in reports.items() if values is not None}
     weak = {name: weaknesses(values, role_in(values, name)) for name, values in known.items()}
-    return {**weak, **{TOTAL: weaknesses(values, TOTAL) for values in [*known.values()][:1]}}
+    return {**weak, TOTAL: weaknesses(next(iter(known.values())), TOTAL)} if known else {}
 
 
 def _share(row: Mapping[str, Any], key: str) -> str:
