@@ -48,14 +48,14 @@ def stress_page(values: Mapping[str, Any]) -> Html:
 
 def _changes(values: Mapping[str, Any]) -> Html:
     rows = [
-        [isolated(name), isolated(change["family"]), str(change["direction"]).replace("_", " "), isolated(role)]
-        + [number(row["pairs"]), _share(row["ranked_right"]), _interval(row)]
+        [isolated(name), isolated(role), str(change["direction"]).replace("_", " "), _share(row["ranked_right"])]
+        + [_interval(row), number(row["pairs"]), isolated(change["family"])]
         for name, change in values["changes"].items()
         for role in change["components"]
         for at, row in rows_of(values, role)
         if at == name
     ]
-    return table(["change", "family", "must", "what", "pairs", "right", "interval"], rows, words=4)
+    return table(["change", "what", "must", "right", "interval", "pairs", "family"], rows, words=3)
 
 
 def _share(value: Any) -> Html | str:

@@ -137,8 +137,9 @@ def attack(
             records,
             lambda done: bar.update(1),
         )
+    table = change_table(judged, job.seed)
     return {
-        "changes": change_table(judged, job.seed),
+        "changes": {maker.name: table[maker.name] for maker in makers if maker.name in table},
         "leakage": leakage_table(changes, rated, spread),
         "search": found,
         "worst": worst_cases(judged, {record.id: record.question for record in records}, spread),
