@@ -87,7 +87,13 @@ def test_the_report_has_its_keys_and_goes_beside_the_model(tmp_path: Path, capsy
     assert written["compared_with"] == "the file's own answers" and written["questions"] == 4
     assert written["changes"]["shout <b>"]["components"].keys() == {"total", "mine"}
     page = (model / "stress.html").read_text()
-    assert "shout &lt;b&gt;" in page and "<b>NOW" not in page and "<mark>" in page and "http:" not in page and "https:" not in page
+    assert (
+        "shout &lt;b&gt;" in page
+        and "<b>NOW" not in page
+        and "<mark>" in page
+        and "http:" not in page
+        and "https:" not in page
+    )
     assert "price" in page and "| repeated_sentence" in stress_part(str(model)) and "none" in stress_part(str(tmp_path))
 
 
@@ -149,7 +155,8 @@ def written(directory: Path, share: float, high: float, sold: float = 0.0) -> Pa
         "examples": [],
     }
     write_json(
-        directory / "stress.json", {"changes": {"swap_name": total}, "search": search, "roles": {"f": "factuality"}}
+        directory / "stress.json",
+        {"changes": {"swap_name": total}, "search": search, "compared_with": "x", "roles": {"f": "factuality"}},
     )
     return directory
 
@@ -181,9 +188,15 @@ def test_a_model_without_a_stress_test_is_named_and_a_broken_file_too(tmp_path: 
     (found,) = stress_test(Case({}, scorers=scorers))  # type: ignore[arg-type]
     assert found.status == "skipped" and "beside the model of f" in found.measured and "stress-test" in found.mend
     assert read_stress(tmp_path) is None and weak_rewards({"f": None}) == {}
-    write_json(tmp_path / "stress.json", {"changes": 3})
-    with pytest.raises(DataError, match="expected the report of a stress test"):
-        read_stress(tmp_path)
+    for broken in (
+        {"changes": 3},
+        [],
+        {"changes": {"a": {"components": {"b": {}}}}},
+        {"changes": {}, "search": {"bought": 1}},
+    ):
+        write_json(tmp_path / "stress.json", broken)
+        with pytest.raises(DataError, match="expected the report of a stress test"):
+            read_stress(tmp_path)
     inner = written(tmp_path / "run", 0.9, 0.9) / "model"
     inner.mkdir()
     assert read_stress(inner) is not None, "a model's directory lies in its run"

@@ -111,6 +111,7 @@ def report(items: Sequence[StressItem], rated: RatedTexts, changes: Sequence[Cha
         "changes": change_table(judged, 0),
         "leakage": leakage_table(changes, rated, spread),
         "worst": worst_cases(judged, {item.record.id: item.record.question for item in items}, spread),
+        "search": {"bought": None},
         "roles": {component: role for role, component in rated.roles.items()},
     }
 
@@ -143,7 +144,7 @@ def test_a_reward_that_pays_length_fails_where_length_is_added(items: Sequence[S
     assert worst["after"] > worst["before"] and worst["changed"] != worst["base"] and worst["question"]
     bought = price([item.record for item in items[:4]], rated, {i.record.id: [i.record.gold] for i in items}, 40, 0)
     assert bought["bought"] == 1 and bought["above_median"] == 1 and len(bought["examples"]) == 4
-    assert "repeated_sentence" in stress_table({**values, "search": bought})
+    assert "repeated_sentence" in stress_table({**values, "search": bought, "compared_with": "gold answers"})
 
 
 def test_a_reward_that_pays_copies_sells_them(items: Sequence[StressItem]) -> None:
