@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from finegrained_rlhf.report import StressTest, StressTestConfig
 from finegrained_rlhf.report.stress.page import stress_page
 from finegrained_rlhf.rewards import BaseScorer, RewardConfig
 from finegrained_rlhf.rewards.stress import Change, Expectation
+from finegrained_rlhf.training.ppo.train import warn_of_weak_rewards
 from reward_models.trust.evaluate import stress_part
 
 
@@ -181,6 +183,16 @@ def test_the_doctor_warns_and_refuses(
     assert "fail" not in [finding.status for finding in allowed]
     if statuses[0] == "fail":
         assert "allow_weak_rewards=true" in found[0].mend and "swap_name is ranked right in 30%" in found[0].measured
+
+
+def test_a_run_warns_once_of_each_weak_component(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weak = SimpleNamespace(path=str(written(tmp_path / "weak", 0.3, 0.4)))
+    strong = SimpleNamespace(path=str(written(tmp_path / "strong", 0.9, 0.95)))
+    with caplog.at_level(logging.WARNING):
+        warn_of_weak_rewards({"f": weak, "other": SimpleNamespace(path=str(tmp_path)), "rule": SimpleNamespace()})
+        warn_of_weak_rewards({"f": strong})
+    (message,) = caplog.messages
+    assert message.startswith("f: by its stress.json swap_name is ranked right in 30% (30% to 40%)")
 
 
 def test_a_model_without_a_stress_test_is_named_and_a_broken_file_too(tmp_path: Path) -> None:

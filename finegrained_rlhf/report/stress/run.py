@@ -141,7 +141,7 @@ def attack(
         )
     table = change_table(judged, job.seed)
     return {
-        "changes": {maker.name: table[maker.name] for maker in makers if maker.name in table},
+        "changes": {name: table[name] for name in dict.fromkeys([*(m.name for m in makers), *table]) if name in table},
         "leakage": leakage_table(changes, rated, spread),
         "search": found,
         "worst": worst_cases(judged, {record.id: record.question for record in records}, spread),

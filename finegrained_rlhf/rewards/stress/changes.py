@@ -84,8 +84,10 @@ class Change:
     base_source: Source
     expectations: tuple[Expectation, ...]
 
-    def fault(self) -> str | None:
-        """What is wrong with it, in words; None where nothing is."""
+    def fault(self, record: str) -> str | None:
+        """What is wrong with it as a change for a question, in words; None where nothing is."""
+        if self.record != record:
+            return f"made a change for record {self.record!r}"
         if self.changed == self.base:
             return "changed nothing"
         if not self.expectations:
@@ -185,7 +187,9 @@ def _made(
         raise ConfigError(
             f"the change {maker.name} failed on record {record.id!r}: {type(error).__name__}: {error}"
         ) from error
-    fault = None if change is None else "made no Change" if not isinstance(change, Change) else change.fault()
+    if change is None:
+        return None
+    fault = change.fault(record.id) if isinstance(change, Change) else "made no Change"
     if fault is not None:
         raise ConfigError(f"the change {maker.name} {fault} in record {record.id!r}")
     return change

@@ -160,7 +160,7 @@ ODD = (
 
 def test_odd_records_give_sound_changes_or_none() -> None:
     for records in (ODD, *([record] for record in ODD)):
-        assert all(change.fault() is None for change in run_changes(records, BUILT_IN, 0, answers=3))
+        assert all(change.fault(change.record) is None for change in run_changes(records, BUILT_IN, 0, answers=3))
     assert run_changes([], BUILT_IN) == []
     alone = Counter(change.name for change in run_changes([SONG], BUILT_IN))
     assert alone["swap_date"] == alone["missing_fact"] == 2 and "other_answer" not in alone
@@ -185,7 +185,8 @@ class Shout:
         span = (0, 10_000) if self.what == "outside" else None
         direction = "jump" if self.what == "direction" else "stay"
         expected = () if self.what == "nothing" else (Expectation("relevance", direction, None, span),)  # type: ignore[arg-type]
-        return Change(self.name, self.family, record.id, answer, changed, "gold", expected)
+        name = "other" if self.what == "record" else record.id
+        return Change(self.name, self.family, name, answer, changed, "gold", expected)
 
 
 def test_a_family_of_ones_own_is_made_beside_the_others() -> None:
@@ -200,6 +201,7 @@ def test_a_family_of_ones_own_is_made_beside_the_others() -> None:
         ("outside", "shout names characters"),
         ("direction", "has the direction 'jump'; expected fall, not_rise, stay"),
         ("nothing", "shout expects nothing"),
+        ("record", "shout made a change for record 'other' in record 'city'"),
     ],
 )
 def test_a_broken_family_is_one_line(what: str, expected: str) -> None:
