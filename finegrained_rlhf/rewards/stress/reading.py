@@ -44,14 +44,20 @@ def read_items(path: str | Path) -> list[StressItem]:
     Raises:
         DataError: the file cannot be read, or no question of it has a gold answer.
     """
-    rows = read_json(path) if str(path).endswith(".json") and Path(path).is_file() else None
-    if isinstance(rows, list) and any(isinstance(row, Mapping) and "prediction 1" in row for row in rows):
+    if Path(path).is_file() and _is_feedback(path):
         items = [_of_feedback(record) for record in read_feedback(path, None) if record.gold is not None]
     else:
         items = [_item(one, ()) for one in read_prompt_file(path) if any(map(str.strip, _references(one)))]
     if not items:
         raise DataError("no question has a gold answer, expected `gold` or `answer`", file=path)
     return items
+
+
+def _is_feedback(path: str | Path) -> bool:
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        array = stream.read(64).lstrip().startswith("[")
+    rows = read_json(path) if array else ()
+    return any(isinstance(row, Mapping) and "prediction 1" in row for row in rows)
 
 
 def _of_feedback(record: FeedbackRecord) -> StressItem:
