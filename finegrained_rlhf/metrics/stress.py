@@ -65,24 +65,30 @@ def role_in(values: Mapping[str, Any], component: str) -> str:
     return str(roles.get(component, component)) if isinstance(roles, Mapping) else component
 
 
-def rows_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each change and role: `change`, `family`, `must`, `role`, `pairs`, `ranked_right`, `low`, `high`."""
+def rows_of(values: Mapping[str, Any], only: str | None = None) -> list[dict[str, Any]]:
+    """A row for each change and role: `change`, `family`, `must`, `role`, `pairs`, `ranked_right`, `low`, `high`.
+
+    Args:
+        values: of a `stress.json`.
+        only: the role whose rows are wanted; None: all.
+    """
     return [
         {"change": name, "family": change["family"], "must": change["direction"].replace("_", " "), "role": role, **row}
         for name, change in values["changes"].items()
         for role, row in change["components"].items()
+        if only in (None, role)
     ]
 
 
 def weaknesses(values: Mapping[str, Any], role: str) -> list[Weakness]:
     """The rows of a role that are below the thresholds; `total` has the price among its rows."""
     found = []
-    for row in rows_of(values):
-        if row["role"] == role and row["ranked_right"] < WEAK:
+    for row in rows_of(values, role):
+        if row["ranked_right"] < WEAK:
             severe = row["must"] != "stay" and row["high"] is not None and row["high"] < BROKEN
             found.append(Weakness(f"{row['change']} is ranked right in {share_in_words(row, 'ranked_right')}", severe))
-    search = values["search"]
-    if role == TOTAL and search["bought"] is not None and search["above_median"] > SOLD:
+    search = values.get("search") or {}
+    if role == TOTAL and search.get("bought") is not None and search["above_median"] > SOLD:
         what = f"an answer without truth beats the median sample in {share_in_words(search, 'above_median')}"
         found.append(Weakness(f"{what} of the questions", search["low"] is not None and search["low"] > BROKEN))
     return found
