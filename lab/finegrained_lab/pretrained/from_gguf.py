@@ -1,7 +1,7 @@
 """Language models from GGUF files: weights dequantised to fp32, tokenizer, chat template, generation settings.
 
-Reads the two files that are pinned: SmolLM2-135M-Instruct (architecture Llama, Q4_1, vocabulary of the kind `smollm`) and
-Gemma 3 270M (Q4_K_M). Needs the package `gguf`.
+Reads the two files that are pinned: SmolLM2-135M-Instruct (architecture Llama, Q4_1, vocabulary of the kind `smollm`)
+and Gemma 3 270M (Q4_K_M). Needs the package `gguf`.
 """
 
 from __future__ import annotations

