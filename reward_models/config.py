@@ -109,7 +109,9 @@ class RewardModelConfig(Settings):
         passages: what an input that is too long keeps of its passages: their beginning (`first`), or the sentences
             that share most words with the `question`, or with question and `answer`.
         passage_tokens: the most tokens of passages that are read; None for as many as fit into max_length.
-        counts: add counted words to what the head says (`encoders/counts.py`).
+        counts: `true` adds counted words to what the head says (`encoders/counts.py`), in training and scoring;
+            `debias` adds them in the loss of training alone, so that the encoder learns what they do not say, and saves
+            and scores nothing of them; `false` counts none.
         annotator_weights: `agreement` lets a segment count as many times as annotators agree with its label, 1 on
             average; `none` each the same. Feedback that names nobody counts the same either way.
         label_weights: `balanced` lets segments with and without an error count the same in all; `none` each the same.
@@ -130,7 +132,7 @@ class RewardModelConfig(Settings):
     min_span_words: Annotated[int | None, at_least(0)] = None
     passages: PassageChoice = "first"
     passage_tokens: Annotated[int | None, at_least(0)] = None
-    counts: bool = False
+    counts: bool | Literal["debias"] = False
     label_weights: Literal["none", "balanced"] = "none"
     annotator_weights: AnnotatorWeights = "none"
     inputs: InputConfig = InputConfig()

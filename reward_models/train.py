@@ -33,6 +33,7 @@ from reward_models.data.examples import (
     shuffled,
     weighted,
 )
+from reward_models.encoders.counts import CountLayer
 from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model, raw_scores
 from reward_models.job import TrainRewardModel
@@ -62,6 +63,7 @@ class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
         steps: training steps.
         records: feedback of the training examples, whose outputs give mean and std of a pair model's scores.
         trusted: feedback and examples, with their true labels, that the exported model's trust is measured on.
+        bias: what counted words say, added in the loss of training alone (`objectives.biased`); None adds nothing.
 
     Raises:
         ConfigError: more layers are frozen than the model has.
@@ -88,6 +90,7 @@ class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
         self.selected_by: str = config.selected_by or kind.selected_by
         self.records: Sequence[FeedbackRecord] = ()
         self.trusted: tuple[Sequence[FeedbackRecord], Sequence[RewardExample]] = (), ()
+        self.bias: CountLayer | None = None
         by_length = sorted(validation, key=lambda example: example.length)
         self._rates = config.layers.prepare(model)
         super().__init__(job, model, train, by_length, processes)
@@ -115,8 +118,9 @@ class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
         return in_batches(examples, size or sum(example.items for example in examples))
 
     def objective(self, examples: Sequence[RewardExample], count: float, step: int) -> tuple[Tensor, Tensor]:
-        """The loss, and [6] as `metrics_of` takes them; metrics of a validation count no weights."""
-        loss, sums = reward_model_objective(self.model, examples, self.weights if step else LabelWeights())
+        """The loss, and [6] as `metrics_of` takes them; those of a validation know no weights and no bias model."""
+        extra = (self.weights, self.bias) if step else ()
+        loss, sums = reward_model_objective(self.model, examples, *extra)
         return loss / count, sums
 
     def means(self, sums: Tensor) -> dict[str, float]:
@@ -179,14 +183,13 @@ def in_batches(examples: Sequence[RewardExample], size: int) -> list[Sequence[Re
     return [*runs, examples[start:]] if start < len(examples) else runs
 
 
-def set_counts(model: RewardModel, examples: Sequence[RewardExample], balanced: bool) -> None:
-    """Fit the layer of counts to the training labels; the encoder learns what it leaves over."""
-    assert model.counts is not None
+def set_counts(layer: CountLayer, model: RewardModel, examples: Sequence[RewardExample], balanced: bool) -> None:
+    """Fit a layer of counts to the training labels; the encoder of the model learns what it leaves over."""
     pairs = model.record.definition.form == "sequence"
-    columns = range(model.counts.in_features)
+    columns = range(layer.in_features)
     fitted = fit_counts([counted_items(example) for example in examples], columns, pairs, balanced)
     has_error = 0 if pairs else min(error_label_ids(model.model.config.id2label))
-    model.counts.set(fitted.weights.tolist(), fitted.bias, has_error)
+    layer.set(fitted.weights.tolist(), fitted.bias, has_error)
 
 
 def with_moments(
@@ -226,13 +229,16 @@ def assemble_reward_model(job: TrainRewardModel, processes: Processes) -> Reward
     """
     train_records, validation_records = _read(job)
     model = _new_model(job)
-    encoder = model.input_encoder()
+    encoder, bias = model.input_encoder(), None
+    if job.reward_model.counts == "debias":
+        encoder.counts, bias = job.kind, CountLayer(job.kind, model.model.config.num_labels)
     train = _dealt(job, _examples(job, train_records, encoder, job.data))
     validation = _examples(job, validation_records, encoder, job.validation_data or job.data, needed=False)
-    if model.counts is not None:
-        set_counts(model, train, job.reward_model.label_weights == "balanced")
+    if (layer := model.counts or bias) is not None:
+        set_counts(layer, model, train, job.reward_model.label_weights == "balanced")
     trainer = RewardModelTrainer(job, model, train, _dealt(job, validation), processes)
     trainer.records, trainer.trusted = train_records, (validation_records, validation)
+    trainer.bias = None if bias is None else bias.to(processes.device)
     return trainer
 
 
@@ -256,7 +262,7 @@ def _new_model(job: TrainRewardModel) -> RewardModel:
         max_length=config.max_length,
         segmenter=job.segmenter,
         passages=config.passages,
-        counts=config.counts,
+        counts=config.counts is True,
         passage_tokens=config.passage_tokens,
         prefixes=config.inputs.prefixes,
     )

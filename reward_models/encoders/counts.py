@@ -4,7 +4,8 @@ A small encoder that has seen a few hundred examples does not count well: how lo
 was asked for, said before or stands in the passages. Here that is counted, in training and scoring alike.
 
 What a policy gains by copying or by writing short, a model with counts sees directly; whether that is wanted is the
-user's choice (`counts` of the model's record).
+user's choice (`counts` of the model's record). In training alone the same layer can be the bias model whose part the
+encoder is not to learn (`training/objectives.py`).
 """
 
 from __future__ import annotations

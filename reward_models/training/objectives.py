@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from finegrained_rlhf.feedback.labels import HAS_ERROR
 from reward_models.data.examples import RewardExample
-from reward_models.encoders.inputs import pad_inputs
+from reward_models.encoders.counts import CountLayer
+from reward_models.encoders.inputs import InputBatch, pad_inputs
 from reward_models.encoders.models import RewardModel
 from reward_models.kinds import Form
 from reward_models.record import error_label_ids
@@ -107,15 +108,35 @@ def metrics_of(sums: Tensor, form: Form) -> dict[str, float]:
     }
 
 
+def biased(logits: Tensor, batch: InputBatch, bias: CountLayer | None) -> Tensor:
+    """Logits, fp32 [S, C] of segments or [B] of answers, with what a bias model says of the same counts added.
+
+    The sum of log odds is the product of two experts. Its loss has little gradient where the bias model, which stays as
+    it is, says what is right already: the other one learns the rest, and is then used alone (Clark et al. 2019, "Don't
+    take the easy way out", bias product; He et al. 2019, "Unlearn dataset bias in natural language inference by fitting
+    the residual"). Scores of whole answers are compared by their difference, so they add up alike.
+    """
+    if bias is None:
+        return logits
+    assert batch.counts is not None
+    return logits + bias.of(batch.counts).reshape_as(logits)
+
+
 def labelled_items(examples: Sequence[RewardExample]) -> int:
     """Labelled segments, or pairs, of examples."""
     return sum(len(example.pairs) + sum(label is not None for label in example.labels) for example in examples)
 
 
 def segment_objective(
-    model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
+    model: RewardModel,
+    examples: Sequence[RewardExample],
+    weights: LabelWeights = LabelWeights(),
+    bias: CountLayer | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] of segment labels; those without one are left out."""
+    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] of segment labels; those without one are left out.
+
+    With `bias` both are of the product of model and bias model.
+    """
     batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
@@ -127,7 +148,7 @@ def segment_objective(
     clean_id = next(i for i in sorted(model.model.config.id2label) if i not in wrong_ids)
     ids = [wrong_ids[0] if label == HAS_ERROR else clean_id for label in flat if label is not None]
     labels = torch.tensor(ids, dtype=torch.long, device=model.device)
-    logits = model.segment_logits(batch)[known]
+    logits = biased(model.segment_logits(batch), batch, bias)[known]
     errors = torch.tensor(wrong_ids, device=model.device)
     of_labels = torch.full(logits.shape[1:], weights.no_error, device=model.device).index_fill(
         0, errors, weights.has_error
@@ -148,16 +169,19 @@ def segment_objective(
 
 
 def pair_objective(
-    model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
+    model: RewardModel,
+    examples: Sequence[RewardExample],
+    weights: LabelWeights = LabelWeights(),
+    bias: CountLayer | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Summed loss (fp32 scalar with gradient) and sums fp64 [6] of pairs; one is correct where R(better) > R(worse).
 
-    Pairs have no labels: they all count 1.
+    Pairs have no labels: they all count 1. With `bias` all is of the product of model and bias model.
     """
     batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
-    scores = model.answer_scores(batch)
+    scores = biased(model.answer_scores(batch), batch, bias)
     better, worse, first = [], [], 0
     for example in examples:
         better += [first + i for i, _ in example.pairs]
@@ -171,14 +195,17 @@ def pair_objective(
     return loss, torch.stack([value.double().cpu() for value in sums])
 
 
-_OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample], LabelWeights], tuple[Tensor, Tensor]]] = {
+_OBJECTIVES: Mapping[Form, Callable[..., tuple[Tensor, Tensor]]] = {
     "segment": segment_objective,
     "sequence": pair_objective,
 }
 
 
 def reward_model_objective(
-    model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
+    model: RewardModel,
+    examples: Sequence[RewardExample],
+    weights: LabelWeights = LabelWeights(),
+    bias: CountLayer | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Summed loss (fp32 scalar with gradient) and sums fp64 [6] as `metrics_of` takes them, by the model's form."""
-    return _OBJECTIVES[model.record.definition.form](model, examples, weights)
+    return _OBJECTIVES[model.record.definition.form](model, examples, weights, bias)

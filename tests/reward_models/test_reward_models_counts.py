@@ -105,7 +105,7 @@ def test_a_model_adds_what_was_fitted_and_keeps_it_on_disk(base: object, name: s
     outputs = model.segment_logits if model.record.labels_segments else model.answer_scores
     with torch.no_grad():
         before = outputs(batch)
-        set_counts(model, examples, balanced=True)
+        set_counts(model.counts, model, examples, balanced=True)
         after = outputs(batch)
     fitted = fit_counts([counted_items(e) for e in examples], range(model.counts.in_features), name == "completeness")
     rows = np.array([row for example in examples for item in example.inputs for row in item.counts])

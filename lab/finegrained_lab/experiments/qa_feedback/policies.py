@@ -68,6 +68,12 @@ class RealPolicyTable(ComparedTable):
         "feedback."
     )
 
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """What was measured on what, and of what the judges were made where the results say it."""
+        judge = ((result.get("configuration") or {}).get("settings") or {}).get("judge")
+        made = f" Judges here: `{Path(judge['encoder']).name}`, `counts={judge['counts']}`." if judge else ""
+        return super().introduction(result) + made
+
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """The budget, the forecast of the first seed, and how the questions were split."""
         first = next(iter(roots.values()))

@@ -5,6 +5,7 @@ Reads what the models said of their held-out folds, and fits the baselines here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,6 +17,7 @@ from finegrained_lab.experiments.qa_feedback.scores import MAJORITY, difference,
 from finegrained_lab.experiments.results_table import Results
 from finegrained_lab.experiments.run_settings import settings_of_runs
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.factworld.report import run_seconds
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -57,6 +59,8 @@ class RewardModelsTable(Results):
         tuned_on: the folds whose `tune.json` settings were chosen on.
         names: what each NAME is, for the page.
         segmenter: that cuts answers for the baselines, as in the models' training.
+        keep: rows of the results file whose models are not in the directory stay in it, with how they were made; the
+            baselines, which are fitted anew, must come out the same.
     """
 
     about: ClassVar[str] = (
@@ -75,12 +79,13 @@ class RewardModelsTable(Results):
     tuned_on: Sequence[int] = (0,)
     names: Mapping[str, str] = field(default_factory=dict)
     segmenter: str = "rules"
+    keep: bool = False
 
     def run(self) -> dict[str, Any]:
         """Measure, write results and page, print the page.
 
         Raises:
-            DataError: no model has judged its held-out fold.
+            DataError: no model has judged its held-out fold, or the rows to be kept are of other data.
         """
         models = [model for model in fold_models(self.directory) if model.judged.is_file()]
         if not models:
@@ -88,21 +93,20 @@ class RewardModelsTable(Results):
         judges = self._judges(models)
         tuned = {record.id for fold in self.tuned_on for record in read_feedback(self._fold(fold) / "tune.json")}
         roots = {fold: Path(self.directory) / f"fold_{fold}" for fold in sorted({model.fold for model in models})}
-        return self.write(
-            {
-                **self.made_by(),
-                "run_settings": _settings(roots, models),
-                "seconds": {f"{m.fold}/{m.name}/{m.kind}": run_seconds(RunDirectory(m.directory)) for m in models},
-                "names": dict(self.names),
-                "tuned_on": len(tuned),
-                "rows": [row for kind, by_name in judges.items() for row in _rows(kind, by_name)],
-                "rows_without_tuned": [
-                    row
-                    for kind, by_name in judges.items()
-                    for row in _rows(kind, {n: [r for r in rs if r.record not in tuned] for n, rs in by_name.items()})
-                ],
-            }
-        )
+        result = {
+            **self.made_by(),
+            "run_settings": _settings(roots, models),
+            "seconds": {f"{m.fold}/{m.name}/{m.kind}": run_seconds(RunDirectory(m.directory)) for m in models},
+            "names": dict(self.names),
+            "tuned_on": len(tuned),
+            "rows": [row for kind, by_name in judges.items() for row in _rows(kind, by_name)],
+            "rows_without_tuned": [
+                row
+                for kind, by_name in judges.items()
+                for row in _rows(kind, {n: [r for r in rs if r.record not in tuned] for n, rs in by_name.items()})
+            ],
+        }
+        return self.write(with_kept(result, read_json(self.output), self.output) if self.keep else result)
 
     def _fold(self, fold: int) -> Path:
         return Path(self.directory) / "folds" / f"fold_{fold}"
@@ -136,6 +140,8 @@ class RewardModelsTable(Results):
         parts += [f"- `{name}`: {words}" for name, words in result["names"].items() if name in having]
         if absent := [f"`{name}` ({words})" for name, words in result["names"].items() if name not in having]:
             parts.append(f"Not run: {'; '.join(absent)}.")
+        for making in result.get("kept", ()):
+            parts.append(f"Kept from the making at commit `{making['commit']}`: {', '.join(making['rows'])}.")
         for kind in KINDS:
             rows = [row for row in result["rows"] if row["kind"] == kind and "records" not in row]
             parts.append(f"## {kind.capitalize()}\n\n{_table(kind, rows)}")
@@ -150,6 +156,58 @@ class RewardModelsTable(Results):
         hours = sum(result["seconds"].values()) / 3600
         parts.append(f"## What it took\n\nTraining steps of {len(result['seconds'])} models: {hours:.1f} hours.")
         return _joined(parts)
+
+
+def with_kept(result: dict[str, Any], earlier: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """A result with those rows of an earlier one that it has no model of, their settings and seconds.
+
+    `kept` says of each making that rows are kept of: its commit, command line, machine, configuration, and the rows.
+
+    Args:
+        result: new.
+        earlier: of the results file.
+        file: its name, for errors.
+
+    Raises:
+        DataError: a baseline is not the same in both.
+    """
+    from finegrained_lab.experiments.qa_feedback.baselines import BASELINES
+
+    def key(row: Mapping[str, Any]) -> str:
+        return f"{row['system']}/{row['kind']}"
+
+    def order(row: Mapping[str, Any]) -> tuple[int, int, str]:
+        places = {name: place for place, name in enumerate(BASELINES)}
+        return list(KINDS).index(row["kind"]), places.get(row["system"], len(places)), row["system"]
+
+    new = {key(row): row for row in result["rows"]}
+    for row in earlier["rows"]:
+        if row["system"] in BASELINES and not _same(row, new[key(row)]):
+            raise DataError(f"{key(row)} is another baseline there: its rows are of other data", file=file)
+    stay = [name for name in map(key, earlier["rows"]) if name not in new]
+    merged = dict(result)
+    for part in ("rows", "rows_without_tuned"):
+        merged[part] = sorted([*result[part], *(row for row in earlier[part] if key(row) in stay)], key=order)
+    merged["run_settings"] = {
+        part: {run: value for run, value in earlier["run_settings"][part].items() if run in stay} | of_runs
+        for part, of_runs in result["run_settings"].items()
+    }
+    seconds = {run: value for run, value in earlier["seconds"].items() if run.partition("/")[2] in stay}
+    merged["seconds"] = seconds | result["seconds"]
+    before = earlier.get("kept", [])
+    own = [name for name in stay if not any(name in making["rows"] for making in before)]
+    described = {name: earlier[name] for name in ("commit", "command_line", "hardware", "configuration")}
+    makings = [*before, {**described, "rows": own}]
+    kept = [{**making, "rows": [name for name in making["rows"] if name in stay]} for making in makings]
+    return merged | {"kept": [making for making in kept if making["rows"]]}
+
+
+def _same(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows have the same metrics on as many questions."""
+    return row["questions"] == other["questions"] and all(
+        math.isclose(value["value"], other["metrics"][name]["value"], abs_tol=1e-6)
+        for name, value in row["metrics"].items()
+    )
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -5,9 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from script_runs import run_script
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from script_runs import ROOT, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.launch.steps import expanded
+
+
+def arguments_of(*overrides: str) -> dict[str, dict[str, str]]:
+    """Of each reward model and judge of the pipeline, by its step and kind, its arguments."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
+        made = compose("run_experiment", ["pipeline=qa_feedback/smollm2", "seed=0", *overrides])
+    steps = OmegaConf.to_container(made.steps, resolve=True)
+    assert isinstance(steps, dict)
+    asked = {name: steps[name] for name in ("reward_models", "judges")}
+    of = [(step.name, dict(arg.split("=", 1) for arg in step.args)) for step in expanded(asked)]
+    return {f"{name}/{args['reward_model']}": args for name, args in of}
+
+
+def test_judges_can_be_of_another_encoder_and_count_nothing() -> None:
+    """By themselves they are as the rewards are; rewards stay as they are."""
+    model, counts, frozen = "model", "reward_model.counts", "reward_model.layers.frozen"
+    plain = arguments_of()
+    assert len(plain) == 7 and {args[model] for args in plain.values()} == {"models/minilm"}
+    other = arguments_of(
+        "settings.judge.encoder=models/mpnet", "settings.judge.counts=debias", "settings.judge.frozen=9"
+    )
+    for name, args in other.items():
+        if name.startswith("judges"):
+            assert (args[model], args[counts], args[frozen]) == ("models/mpnet", "debias", "9")
+            assert args["data"].endswith("judge.json")
+        else:
+            assert args == plain[name] and counts not in args
 
 
 @pytest.mark.slow

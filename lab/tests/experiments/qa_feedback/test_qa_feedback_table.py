@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,3 +144,50 @@ def test_a_table_from_what_models_said(tmp_path: Path) -> None:
 def test_a_table_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no model has judged"):
         RewardModelsTable(str(tmp_path / "t.json"), "run it", chosen="", directory=str(tmp_path)).run()
+
+
+def test_rows_of_an_earlier_table_are_kept_where_asked_and_their_data_is_the_same(tmp_path: Path) -> None:
+    write_feedback(tmp_path / "all.json", feedback(30))
+    folds = SplitFeedback(str(tmp_path / "all.json"), str(tmp_path / "one/folds"), folds=3).run()
+    shutil.copytree(tmp_path / "one/folds", tmp_path / "two/folds")
+
+    def table(directory: str, models: dict[str, float], **fields: bool) -> dict[str, Any]:
+        for number, fold in enumerate(folds):
+            for name, gap in models.items():
+                rows = [JudgedRecord(r.id, gaps=(gap,) * 3) for r in fold.test]
+                run_of(tmp_path / directory / f"fold_{number}" / name / "preference", rows)
+        made = str(tmp_path / "table.json"), "run it"
+        return RewardModelsTable(*made, chosen="", directory=str(tmp_path / directory), **fields).run()  # type: ignore[arg-type]
+
+    first = table("one", {"small": 1.0, "wide": 1.0})
+    second = table("two", {"new": 1.0, "wide": -1.0}, keep=True)
+    assert second["kept"] == [
+        {
+            **{key: first[key] for key in ("commit", "command_line", "hardware", "configuration")},
+            "rows": ["small/preference"],
+        }
+    ]
+    for part in ("rows", "rows_without_tuned"):
+        old, new = ({(r["kind"], r["system"]): r for r in result[part]} for result in (first, second))
+        assert new["preference", "small"] == old["preference", "small"]
+        assert new["preference", "wide"]["metrics"]["pair_accuracy"]["value"] == 0.0
+        assert [name for kind, name in new if kind == "preference"] == [
+            "length",
+            "overlap",
+            "counts",
+            "new",
+            "small",
+            "wide",
+        ]
+    assert set(second["run_settings"]["runs"]) == {"small/preference", "new/preference", "wide/preference"}
+    assert set(second["seconds"]) == {f"{n}/{name}/preference" for n in range(3) for name in ("small", "new", "wide")}
+    assert "Kept from the making at commit" in (tmp_path / "table.md").read_text()
+    again = table("two", {}, keep=True)
+    assert again["kept"] == second["kept"] and again["rows"] == second["rows"]
+    write_feedback(tmp_path / "other.json", feedback(24))
+    shutil.rmtree(tmp_path / "two")
+    folds = SplitFeedback(str(tmp_path / "other.json"), str(tmp_path / "two/folds"), folds=3).run()
+    before = (tmp_path / "table.json").read_bytes()
+    with pytest.raises(DataError, match=r"table.json: .* is another baseline there: its rows are of other data"):
+        table("two", {"new": 1.0}, keep=True)
+    assert (tmp_path / "table.json").read_bytes() == before
