@@ -32,7 +32,13 @@ def row_order(prompts: int, decodings: Sequence[Decoding], device: torch.device)
 
 
 def assemble(
-    memory: PromptMemory, decodings: Sequence[Decoding], ids: Tensor, mask: Tensor, logprobs: Tensor, tokenizer: Any
+    memory: PromptMemory,
+    decodings: Sequence[Decoding],
+    ids: Tensor,
+    mask: Tensor,
+    logprobs: Tensor,
+    tokenizer: Any,
+    support: Tensor | None = None,
 ) -> Rollout:
     """A Rollout from rows in `row_order`, trimmed to the longest response, with texts and character offsets.
 
@@ -43,6 +49,7 @@ def assemble(
         mask: int64 [R, T], 1 up to and including the first end of sequence.
         logprobs: fp32 [R, T], 0 at padding.
         tokenizer: decodes the ids.
+        support: int [R, T, K], as in `Rollout`.
     """
     width = max(int(mask.sum(dim=1).max()), 1) if mask.numel() else 1
     ids, mask, logprobs = ids[:, :width], mask[:, :width], logprobs[:, :width]
@@ -63,12 +70,14 @@ def assemble(
         logprobs=logprobs,
         texts=[text for text, _ in decoded],
         token_ends=[ends for _, ends in decoded],
+        support=None if support is None else support[:, :width],
     )
 
 
 def _join(tensors: Sequence[Tensor], fill: int) -> Tensor:
     width = max(tensor.shape[1] for tensor in tensors)
-    return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1]), value=fill) for t in tensors])
+    behind = [(*(0, 0) * (t.dim() - 2), 0, width - t.shape[1]) for t in tensors]
+    return torch.cat([torch.nn.functional.pad(t, pad, value=fill) for t, pad in zip(tensors, behind, strict=True)])
 
 
 def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
@@ -84,6 +93,7 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
     offsets = [0]
     for rollout in rollouts:
         offsets.append(offsets[-1] + len(rollout.prompts))
+    supports = [r.support for r in rollouts if r.support is not None]  # what has no response has none
     return Rollout(
         prompts=[prompt for r in rollouts for prompt in r.prompts],
         prompt_ids=_join([r.prompt_ids for r in rollouts], pad_id),
@@ -95,6 +105,7 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
         response_ids=_join([r.response_ids for r in rollouts], pad_id),
         response_mask=_join([r.response_mask for r in rollouts], 0),
         logprobs=_join([r.logprobs for r in rollouts], 0),
+        support=_join(supports, 0) if supports else None,
         texts=[text for r in rollouts for text in r.texts],
         token_ends=[ends for r in rollouts for ends in r.token_ends],
         turns=[talk for r in rollouts for talk in r.turns],
@@ -128,6 +139,7 @@ def take_prompts(rollout: Rollout, chosen: Sequence[int]) -> Rollout:
         texts=[rollout.texts[row] for row in numbers],
         token_ends=[rollout.token_ends[row] for row in numbers],
         turns=[rollout.turns[row] for row in numbers] if rollout.turns else (),
+        support=None if rollout.support is None else rollout.support[rows, :width],
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts
@@ -38,6 +40,7 @@ class _Talk:
     name: str
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    supports: list[Tensor] = field(default_factory=list)
     turns: list[tuple[int, int]] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
     failed: bool = False
@@ -47,6 +50,8 @@ class _Talk:
         self.ids += drawn.response_ids[row, :length].tolist()
         self.logprobs += drawn.logprobs[row, :length].tolist()
         self.turns.append((begin, len(self.ids)))
+        if drawn.support is not None:
+            self.supports.append(drawn.support[row, :length])
 
     def next_prompt(self) -> Prompt:
         return Prompt(f"{self.name}\0{len(self.turns)}", "", (*self.prompt.input_ids, *self.ids))
@@ -125,6 +130,7 @@ class TurnsEngine:
             return False
         talk.ids += ids
         talk.logprobs += [0.0] * len(ids)
+        talk.supports += [support.new_zeros(len(ids), support.shape[1]) for support in talk.supports[:1]]
         talk.messages.append({"role": self._environment.role, "content": reply})
         return True
 
@@ -152,7 +158,9 @@ class TurnsEngine:
         logprobs = torch.zeros(ids.shape)
         for row, talk in enumerate(talks):
             logprobs[row, : len(talk.logprobs)] = torch.tensor(talk.logprobs)
-        rollout = assemble(memory, decodings, ids, mask, logprobs.to(device), self._policy.tokenizer)
+        supports = [torch.cat(talk.supports) for talk in talks if talk.supports]
+        support = pad_sequence(supports, batch_first=True) if supports else None
+        rollout = assemble(memory, decodings, ids, mask, logprobs.to(device), self._policy.tokenizer, support)
         turns = []
         for talk, ends in zip(talks, rollout.token_ends, strict=True):
             spans = tuple((ends[begin - 1] if begin else 0, ends[end - 1]) for begin, end in talk.turns)

@@ -44,7 +44,13 @@ class ReferencePolicy:
 
     @torch.no_grad()
     def logprobs(
-        self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor, mask: Tensor, places: Tensor | None = None
+        self,
+        prompts: Sequence[Prompt],
+        index: Tensor,
+        ids: Tensor,
+        mask: Tensor,
+        places: Tensor | None = None,
+        support: Tensor | None = None,
     ) -> Tensor:
         """Log-probabilities of responses.
 
@@ -54,14 +60,15 @@ class ReferencePolicy:
             ids: int64 [R, T].
             mask: int64 [R, T], 1 = real token.
             places: see `Policy.logprobs`.
+            support: see `Policy.logprobs`; what the policy that is compared drew from.
 
         Returns:
             fp32 [R, T], 0 at padding.
         """
         if self.own is not None:
-            return _logprobs(self.own, prompts, index, ids, mask, places)
+            return _logprobs(self.own, prompts, index, ids, mask, places, support)
         with reference_adapter(self._policy.adapter):
-            return _logprobs(self._policy, prompts, index, ids, mask, places)
+            return _logprobs(self._policy, prompts, index, ids, mask, places, support)
 
     @torch.no_grad()
     def states(self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor) -> Tensor:
@@ -87,7 +94,13 @@ class ReferencePolicy:
 
 
 def _logprobs(
-    policy: Policy, prompts: Sequence[Prompt], index: Tensor, ids: Tensor, mask: Tensor, places: Tensor | None
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    index: Tensor,
+    ids: Tensor,
+    mask: Tensor,
+    places: Tensor | None,
+    support: Tensor | None,
 ) -> Tensor:
     """fp32 [R, T]; arguments as in `ReferencePolicy.logprobs`."""
-    return policy.logprobs(policy.encode(prompts), index, ids, mask, places=places).logprobs
+    return policy.logprobs(policy.encode(prompts), index, ids, mask, places=places, support=support).logprobs

@@ -80,7 +80,7 @@ class PPOModels:
 
     def reference_logprobs(self, batch: MicroBatch) -> Tensor:
         """fp32 [r, t] log-probabilities of a micro-batch under the reference."""
-        return self.reference.logprobs(batch.prompts, batch.index, batch.ids, batch.mask, batch.places)
+        return self.reference.logprobs(batch.prompts, batch.index, batch.ids, batch.mask, batch.places, batch.support)
 
     @torch.no_grad()
     def values(self, batch: MicroBatch) -> Tensor:

@@ -91,6 +91,7 @@ def token_statistics(
         entropy_gradient=entropy_gradient,
         places=batch.places,
         anchor=anchor,
+        support=batch.support,
     )
     if value_model is None:
         return TokenStatistics(scored.logprobs, scored.entropy, None, scored.kl)
