@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
+from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample, Turns, pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble
 from finegrained_rlhf.rollout.engine import RolloutEngine
@@ -76,6 +75,8 @@ class TurnsEngine:
         if not isinstance(policy, CausalPolicy):
             raise ConfigError("environment: only decoder-only chat models answer in turns, this is an encoder-decoder")
         self._engine, self._policy, self._environment = engine, policy, environment
+        # Engines count them whether or not they are rows of a table.
+        self._positions: int | None = getattr(policy.model.config, "max_position_embeddings", None)
         self._chat = ChatFormat(policy.tokenizer, policy.prompt)
         try:
             if not self._chat:
@@ -138,16 +139,13 @@ class TurnsEngine:
         if not talks:
             return
         room = max(limit - len(talk.ids) for talk in talks)
-        memory = self._engine.encode([talk.next_prompt() for talk in talks])
-        try:
-            check_positions(self._policy.model.config, memory.longest + room)
-        except ModelError:
-            if len(talks) == 1:
-                raise
+        longest = max(len(talk.prompt.input_ids) + len(talk.ids) for talk in talks)
+        if self._positions is not None and longest + room > self._positions and len(talks) > 1:
             order = sorted(talks, key=lambda talk: len(talk.ids))  # short ones have more room, long ones less
             for half in (order[: len(order) // 2], order[len(order) // 2 :]):
                 self._next_turns(half, decoding, limit, seed, step)
             return
+        memory = self._engine.encode([talk.next_prompt() for talk in talks])
         drawn = self._engine.decode(memory, [decoding], max_new_tokens=room, seed=seed, step=step)
         for row, talk in enumerate(talks):
             talk.add(drawn, row, limit - len(talk.ids))
