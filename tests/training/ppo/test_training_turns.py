@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
+from finegrained_rlhf.preflight.doctor.step import rewards
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rl.advantages import generalised_advantages
 from finegrained_rlhf.rollout import RolloutConfig, ScriptedReplies, make_engine
@@ -249,6 +251,15 @@ def test_entropy_and_values_are_of_the_policys_tokens(model: str, data: str) -> 
     said = token_statistics(policy, None, batch, entropy=True)
     others = rollout.written[batch.rows][:, : batch.ids.shape[1]] == 0
     assert others.any() and not said.entropy[others].any() and not said.logprobs[others].any()
+
+
+def test_the_doctor_scores_every_turn(model: str, data: str) -> None:
+    _, rollout = drawn(model, data, n=2)
+    sample = SimpleNamespace(reward=RewardConfig({"turn": Turn()}, {"turn": 1.0}))
+    case: Any = SimpleNamespace(sample=sample, rollout=rollout, processes=Processes(), scores={})
+    (finding,) = rewards(case)
+    assert finding.status == "pass", finding
+    assert [len(row) for row in case.scores["turn"].values] == [len(turns.tokens) for turns in rollout.turns]
 
 
 class Broken(ScriptedReplies):
