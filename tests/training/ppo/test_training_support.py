@@ -180,7 +180,7 @@ def test_the_gradient_is_that_of_the_distribution_that_drew(moved: bool) -> None
 
 
 def test_both_estimates_have_the_divergence_as_their_mean() -> None:
-    """The reference is held to the same tokens: E[k1] = E[k3] = the KL over what can be drawn, as the anchor gives it."""
+    """The reference is held to the same tokens: E[k1] = E[k3] = the KL over what can be drawn, as anchors say."""
     drew, table, reference = Table(0), Table(1), Table(2)
     left, _ = drawn_from(drew)
     first = torch.arange(WORDS)[left[0, 0]]
@@ -252,7 +252,7 @@ def learnt(trainer: PPOTrainer, first: int, last: int) -> tuple[list[dict[str, f
 
 @pytest.mark.parametrize("cut", seldom([{"top_k": 3}, {"top_p": 0.7}], often=[{"top_k": 3}]))
 def test_processes_and_resumed_runs_keep_it(tmp_path: Path, cut: dict[str, Any]) -> None:
-    """Drawn ahead, in batches of one prompt, drawn again where nothing is learnt; three processes, one has no prompt."""
+    """Drawn ahead, in batches of one prompt, and again where nothing is learnt; three processes, one has no prompt."""
     drawn = {**cut, "ahead": 1, "importance_cap": 5.0, "resample": 1, "prompts_per_batch": 1, "truncated": "masked"}
 
     def fresh(name: str, owner: Policy, processes: Processes | None = None) -> PPOTrainer:
