@@ -199,7 +199,6 @@ class Policy(nn.Module, ABC):
         *,
         entropy: bool = False,
         places: Tensor | None = None,
-        support: Tensor | None = None,
     ) -> TokenLogprobs:
         """Teacher-forced log-probabilities of responses, with their entropy if asked (see `token_logprobs`).
 
@@ -210,7 +209,6 @@ class Policy(nn.Module, ABC):
             response_mask: int64 [R, T], 1 = real.
             entropy: False leaves the entropy at 0.
             places: see `token_logprobs`.
-            support: see `token_logprobs`.
 
         Returns:
             fp32 [R, T] each, 0 at padding.
@@ -223,7 +221,6 @@ class Policy(nn.Module, ABC):
             scored=self.scored,
             entropy=entropy,
             places=places,
-            support=support,
         )
 
 

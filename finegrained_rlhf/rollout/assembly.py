@@ -32,13 +32,7 @@ def row_order(prompts: int, decodings: Sequence[Decoding], device: torch.device)
 
 
 def assemble(
-    memory: PromptMemory,
-    decodings: Sequence[Decoding],
-    ids: Tensor,
-    mask: Tensor,
-    logprobs: Tensor,
-    tokenizer: Any,
-    support: Tensor | None = None,
+    memory: PromptMemory, decodings: Sequence[Decoding], ids: Tensor, mask: Tensor, logprobs: Tensor, tokenizer: Any
 ) -> Rollout:
     """A Rollout from rows in `row_order`, trimmed to the longest response, with texts and character offsets.
 
@@ -49,7 +43,6 @@ def assemble(
         mask: int64 [R, T], 1 up to and including the first end of sequence.
         logprobs: fp32 [R, T], 0 at padding.
         tokenizer: decodes the ids.
-        support: int [R, T, K], as in `Rollout`.
     """
     width = max(int(mask.sum(dim=1).max()), 1) if mask.numel() else 1
     ids, mask, logprobs = ids[:, :width], mask[:, :width], logprobs[:, :width]
@@ -70,7 +63,6 @@ def assemble(
         logprobs=logprobs,
         texts=[text for text, _ in decoded],
         token_ends=[ends for _, ends in decoded],
-        support=None if support is None else support[:, :width],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -67,7 +67,8 @@ class PolicyEngine(ABC):
             logprobs = self.policy.logprobs(memory, prompt_index, ids, mask).logprobs
         if support is not None:
             support = support[:, :width] * mask[:, :, None].to(support.dtype)
-        return assemble(memory, decodings, ids, mask, logprobs[:, :width] * mask, self.policy.tokenizer, support)
+        rollout = assemble(memory, decodings, ids, mask, logprobs[:, :width] * mask, self.policy.tokenizer)
+        return replace(rollout, support=support)
 
     @abstractmethod
     def _draw(

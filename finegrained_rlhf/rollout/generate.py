@@ -37,10 +37,7 @@ class _Mixed(LogitsProcessor):
 
 
 class _NamedNoise(LogitsProcessor):
-    """Samples with given uniform numbers and leaves the chosen token as the only finite logit.
-
-    Keeps of each step the support [R, K] of what is scored.
-    """
+    """Samples with given uniform numbers, leaves only the chosen token finite, keeps the supports of what is scored."""
 
     def __init__(self, decoding: Sample, noise: Tensor, start: int, scored: Sample | None) -> None:
         self.decoding, self.noise, self.start, self.scored = decoding, noise, start, scored

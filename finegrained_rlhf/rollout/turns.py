@@ -158,12 +158,12 @@ class TurnsEngine:
             logprobs[row, : len(talk.logprobs)] = torch.tensor(talk.logprobs)
         supports = [torch.cat(talk.supports) for talk in talks if talk.supports]
         support = pad_sequence(supports, batch_first=True) if supports else None
-        rollout = assemble(memory, decodings, ids, mask, logprobs.to(device), self._policy.tokenizer, support)
+        rollout = assemble(memory, decodings, ids, mask, logprobs.to(device), self._policy.tokenizer)
         turns = []
         for talk, ends in zip(talks, rollout.token_ends, strict=True):
             spans = tuple((ends[begin - 1] if begin else 0, ends[end - 1]) for begin, end in talk.turns)
             turns.append(Turns(tuple(talk.turns), spans, tuple(talk.messages), talk.failed))
-        return replace(rollout, turns=turns)
+        return replace(rollout, turns=turns, support=support)
 
 
 def in_turns(engine: RolloutEngine, policy: Policy, environment: Environment, prompts: Sequence[Prompt]) -> TurnsEngine:

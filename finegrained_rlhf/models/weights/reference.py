@@ -45,13 +45,7 @@ class ReferencePolicy:
 
     @torch.no_grad()
     def logprobs(
-        self,
-        prompts: Sequence[Prompt],
-        index: Tensor,
-        ids: Tensor,
-        mask: Tensor,
-        places: Tensor | None = None,
-        support: Tensor | None = None,
+        self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor, mask: Tensor, places: Tensor | None = None
     ) -> Tensor:
         """Log-probabilities of responses.
 
@@ -61,13 +55,12 @@ class ReferencePolicy:
             ids: int64 [R, T].
             mask: int64 [R, T], 1 = real token.
             places: see `Policy.logprobs`.
-            support: see `Policy.logprobs`; what the policy that is compared drew from.
 
         Returns:
             fp32 [R, T], 0 at padding.
         """
         with self._reading() as policy:
-            return policy.logprobs(policy.encode(prompts), index, ids, mask, places=places, support=support).logprobs
+            return policy.logprobs(policy.encode(prompts), index, ids, mask, places=places).logprobs
 
     @torch.no_grad()
     def states(self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -137,5 +138,6 @@ class StepDraws:
         ids = torch.where(mask, kept["response_ids"], self._policy.pad_id)
         memory = PromptMemory(prompts, *self._policy.pad_prompts(prompts), None)
         tensors = (ids.to(device), mask.long().to(device), kept["logprobs"].to(device))
-        support = kept["support"].to(device) if "support" in kept else None
-        return assemble(memory, [decoding], *tensors, self._policy.tokenizer, support)
+        rollout = assemble(memory, [decoding], *tensors, self._policy.tokenizer)
+        support = kept["support"][:, : rollout.response_ids.shape[1]].to(device) if "support" in kept else None
+        return replace(rollout, support=support)

@@ -133,30 +133,21 @@ class RolloutScorer:
     ) -> tuple[Tensor, Tensor | None]:
         """The reference's log-probabilities [R, T], and its states [R, T, D] where the exact KL needs them."""
         logprobs, models = torch.zeros_like(rollout.logprobs), self._models
-        exact = self._exact and keep
-        states = logprobs.new_zeros((*logprobs.shape, 0)) if exact else None
+        states = logprobs.new_zeros((*logprobs.shape, 0)) if self._exact and keep else None
         with whole_weights(models.reference_model):
             for batch in batches:
                 rows, width = batch.rows, batch.ids.shape[1]
                 with self._processes.autocast():
-                    if not exact:
-                        logprobs[rows, :width] = models.reference_logprobs(batch)
-                        continue
                     own = models.reference.states(batch.prompts, batch.index, batch.ids)
-                    head, scored = models.reference.head_of_pass(), models.policy.scored
-                    logprobs[rows, :width] = token_logprobs(
-                        own,
-                        batch.ids,
-                        batch.mask,
-                        head,
-                        scored=scored,
-                        entropy=False,
-                        places=batch.places,
-                        support=batch.support,
-                    ).logprobs
-                if states is None or not states.shape[2]:
+                    tokens, scored = (batch.ids, batch.mask, models.reference.head_of_pass()), models.policy.scored
+                    compared = token_logprobs(
+                        own, *tokens, scored=scored, entropy=False, places=batch.places, support=batch.support
+                    )
+                logprobs[rows, :width] = compared.logprobs
+                if states is not None and not states.shape[2]:
                     states = own.new_zeros((*logprobs.shape, own.shape[2]))
-                states[rows, :width] = own
+                if states is not None:
+                    states[rows, :width] = own
         return logprobs, states
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:

@@ -37,7 +37,7 @@ def conversations(tmp_path: Path) -> dict[str, str]:
     replies = [["red blue", "the dog ran"]] * 3 + [[]]
     write_jsonl(
         tmp_path / "data.jsonl",
-        [{"id": text, "messages": talk(text), "replies": said} for text, said in zip(asked, replies, strict=True)],
+        [{"id": text, "messages": talk(text), "replies": texts} for text, texts in zip(asked, replies, strict=True)],
     )
     return {"model": str(model), "data": str(tmp_path / "data.jsonl")}
 

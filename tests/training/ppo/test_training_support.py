@@ -80,9 +80,9 @@ def test_every_engine_says_what_a_token_was_drawn_from(
         monkeypatch.setattr("finegrained_rlhf.rollout.fast.GraphedStep", lambda step, *_: step)
         draws._records = lambda: True  # type: ignore[method-assign]
     rollout = RolloutSampler(draws, owner.pad_id, Processes(), 3, 7, 2).draw(prompts(kind, 5), [decoding], 1)
-    found = allowed(rollout, decoding, words)
-    assert_same(found, left_by(owner, rollout, decoding))
-    assert len({n for row in found for n in row.sum(dim=1).tolist()}) > 1 or decoding.top_k
+    kept = allowed(rollout, decoding, words)
+    assert_same(kept, left_by(owner, rollout, decoding))
+    assert len({n for row in kept for n in row.sum(dim=1).tolist()}) > 1 or decoding.top_k
     owner.scored = None
     assert draws.decode(draws.encode(prompts(kind, 2)), [decoding], max_new_tokens=4).support is None
 
@@ -107,7 +107,7 @@ def test_conversations_keep_it_turn_by_turn(tmp_path: Path) -> None:
         written,
         strict=True,
     )
-    assert all(torch.equal(found[own], left[own]) for found, left, own in rows)
+    assert all(torch.equal(kept[own], left[own]) for kept, left, own in rows)
 
 
 # The gradient, by enumeration ------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_every_optimizer_step_scores_what_drew(
     real, owners, gaps, moved, seen = update.token_statistics, [], [], [], [0]
 
     def watched(now: Policy, value: Any, batch: Any, **rest: Any) -> Any:
-        said = real(now, value, batch, **rest)
+        statistics = real(now, value, batch, **rest)
         drew = owners[max(len(owners) - 1 - drawn.get("ahead", 0), 0)]
         for row, (place, ids) in enumerate(zip(batch.index.tolist(), batch.ids, strict=True)):
             n = int(batch.mask[row].sum())
@@ -228,11 +228,11 @@ def test_every_optimizer_step_scores_what_drew(
                 logits = logits_of(now, batch.prompts[place], ids[:n]) / decoding.temperature
                 left = warp_logits(logits_of(drew, batch.prompts[place], ids[:n]), decoding) > -torch.inf
             expected = logits.masked_fill(~left, -torch.inf).log_softmax(dim=1).gather(1, ids[:n, None])[:, 0]
-            gaps.append(float((said.logprobs[row, :n].detach() - expected).abs().max()))
+            gaps.append(float((statistics.logprobs[row, :n].detach() - expected).abs().max()))
             kept = warp_logits(logits, replace(decoding, temperature=1.0)) > -torch.inf
             moved.append(bool((kept != left).any()))
         seen[0] += 1
-        return said
+        return statistics
 
     monkeypatch.setattr(update, "token_statistics", watched)
     monkeypatch.setattr(scoring, "token_statistics", watched)
