@@ -33,8 +33,7 @@ logger = logging.getLogger(__name__)
 _AHEAD = "rollout_ahead.safetensors"
 """In a checkpoint: the responses [R, T] of all processes to the prompts of the next step, whose draws are named in the
 metadata."""
-_KEPT = ("response_ids", "logprobs", "support")
-"""What it holds of each response; the last only where the policy scores a truncated distribution."""
+_KEPT = ("response_ids", "logprobs", "support")  # the last only where a truncated distribution is scored
 
 
 class StepDraws:

@@ -144,9 +144,8 @@ class RolloutScorer:
                         own, *tokens, scored=scored, entropy=False, places=batch.places, support=batch.support
                     )
                 logprobs[rows, :width] = compared.logprobs
-                if states is not None and not states.shape[2]:
-                    states = own.new_zeros((*logprobs.shape, own.shape[2]))
                 if states is not None:
+                    states = states if states.shape[2] else own.new_zeros((*logprobs.shape, own.shape[2]))
                     states[rows, :width] = own
         return logprobs, states
 
