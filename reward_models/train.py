@@ -22,7 +22,7 @@ from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from finegrained_rlhf.training.supervised.trainer import SupervisedModelTrainer
+from finegrained_rlhf.training.supervised.trainer import AdditiveTrainer, SupervisedModelTrainer
 from reward_models.data.examples import (
     BatchPlan,
     LabelSettings,
@@ -46,7 +46,7 @@ from reward_models.trust.measure import marked_texts, measure_trust
 logger = logging.getLogger(__name__)
 
 
-class RewardModelTrainer(SupervisedModelTrainer[RewardExample]):
+class RewardModelTrainer(AdditiveTrainer[RewardExample], SupervisedModelTrainer[RewardExample]):
     """Trains a reward model on labelled examples; see `SupervisedTrainer`.
 
     The loss is the mean over the labelled segments (or pairs) of the whole batch.

@@ -18,9 +18,9 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, learnt_tokens, pad_rows
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.text.alignment import Decoder, token_ends
+from finegrained_rlhf.text.alignment import Decoder, byte_tokens, token_ends
 
-_END = 1
+_END, _BYTE = 1, 2
 """The id that stands for an end of sequence in the rollout that is composed; all other tokens are 0."""
 
 
@@ -66,7 +66,7 @@ class DenseReward:
                 f"reward.settings.{normalised[0]}.normalisation: running moments exist in our training run only"
             )
         self.config = reward
-        self._composer = RewardComposer(reward, eos_ids=(_END,))
+        self._composer = RewardComposer(reward, eos_ids=(_END,), byte_ids=(_BYTE,))
         self._composer.setup(torch.device(device))
 
     @property
@@ -83,6 +83,7 @@ class DenseReward:
         *,
         ended: Sequence[bool] | None = None,
         width: int | None = None,
+        byte_places: Sequence[Sequence[int]] | None = None,
     ) -> TokenRewards:
         """Token rewards of R responses whose tokens' ends are known.
 
@@ -93,6 +94,8 @@ class DenseReward:
                 tokens included, at the end of what stands before them.
             ended: R flags, whether a response has its end of sequence; needed for `reward.end_penalty`.
             width: T; the longest response where None.
+            byte_places: places of the tokens of each response that are a byte of a character, as vocabularies of
+                sentencepiece have them: later ones may change what they give, so they decide nothing. None: no such.
 
         Raises:
             DataError: the numbers of prompts, texts, ends and flags differ, a response has no token, or its ends cannot
@@ -100,7 +103,8 @@ class DenseReward:
             AlignmentError: a segment ends behind the last token.
             ConfigError: a scorer broke, or a penalty needs `ended`.
         """
-        rollout = _rollout(prompts, texts, ends, self._ended(ended, len(texts)), width)
+        bytes_of_rows = byte_places or [()] * len(texts)
+        rollout = _rollout(prompts, texts, ends, self._ended(ended, len(texts)), width, bytes_of_rows)
         scores, prefixes = self._composer.score(prompts, texts), self._composer.score_prefixes(rollout)
         trace = self._composer.compose(rollout, scores, prefixes=prefixes, train=False)
         parts = {name: part.weighted.numpy() for name, part in trace.components.items()}
@@ -129,9 +133,14 @@ class DenseReward:
         """
         decoded = [token_ends(tokenizer, row) for row in ids]
         stops: set[int | None] = {*eos_ids} or {getattr(tokenizer, "eos_token_id", None)}
-        ended = [any(token in stops for token in row) for row in ids]
+        unfinished = byte_tokens(tokenizer)
         return self.of_texts(
-            prompts, [text for text, _ in decoded], [ends for _, ends in decoded], ended=ended, width=width
+            prompts,
+            [text for text, _ in decoded],
+            [ends for _, ends in decoded],
+            ended=[any(token in stops for token in row) for row in ids],
+            width=width,
+            byte_places=[[place for place, token in enumerate(row) if token in unfinished] for row in ids],
         )
 
     @torch.no_grad()
@@ -205,13 +214,16 @@ def _rollout(
     ends: Sequence[Sequence[int]],
     ended: Sequence[bool],
     width: int | None,
+    byte_places: Sequence[Sequence[int]],
 ) -> Rollout:
-    """A rollout with all that rewards read of one: ids say only where a response ends, log-probabilities are 0."""
-    _same(texts, prompts=prompts, ends=ends, ended=ended)
+    """A rollout with all that rewards read of one: ids say where it ends and what is a byte, log-probabilities 0."""
+    _same(texts, prompts=prompts, ends=ends, ended=ended, byte_places=byte_places)
     checked = [_checked_ends(row, places, text) for row, (places, text) in enumerate(zip(ends, texts, strict=True))]
-    ids, mask = pad_rows(
-        [[0] * (len(places) - 1) + [_END if end else 0] for places, end in zip(checked, ended, strict=True)], 0
-    )
+    kinds = [
+        [_BYTE if place in own else 0 for place in range(len(places) - bool(end))] + [_END] * bool(end)
+        for places, end, own in zip(checked, ended, byte_places, strict=True)
+    ]
+    ids, mask = pad_rows(kinds, 0)
     if width is not None:
         if width < ids.shape[1]:
             raise DataError(f"a response has {ids.shape[1]} tokens, more than the width {width}")

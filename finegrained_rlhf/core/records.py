@@ -85,7 +85,12 @@ class Sample:
     @property
     def plain(self) -> bool:
         """Whether tokens are drawn from the softmax of the logits as they are."""
-        return self.temperature == 1.0 and self.top_k == 0 and self.top_p == 1.0
+        return self.temperature == 1.0 and not self.truncated
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.top_k > 0 or self.top_p < 1.0
 
 
 Decoding = Greedy | Sample
@@ -131,6 +136,8 @@ class Rollout:
         sampler_logprobs: fp32 [R, T], what the engine had given where `logprobs` are a trainer's, of the same
             distribution; None where they are the engine's still.
         turns: of each of R responses that an environment had a part in; empty: each is one turn of the policy.
+        support: int [R, T, K], the tokens that each token was drawn from, where the policy scores a truncated
+            distribution (`distribution.support_of`); None where it does not, or the engine gives none.
     """
 
     prompts: Sequence[Prompt]
@@ -147,6 +154,7 @@ class Rollout:
     token_ends: Sequence[tuple[int, ...]]
     sampler_logprobs: Tensor | None = None
     turns: Sequence[Turns] = ()
+    support: Tensor | None = None
 
     def __post_init__(self) -> None:
         rows = self.response_ids.shape[0]
@@ -156,6 +164,8 @@ class Rollout:
             raise ValueError("response_ids, response_mask and logprobs must have one shape [R, T]")
         if self.sampler_logprobs is not None and self.sampler_logprobs.shape != self.logprobs.shape:
             raise ValueError("sampler_logprobs and logprobs must have one shape [R, T]")
+        if self.support is not None and self.support.shape[:2] != self.logprobs.shape:
+            raise ValueError("support must be [R, T, K], as logprobs are [R, T]")
         if self.turns and len(self.turns) != rows:
             raise ValueError(f"a rollout of {rows} rows needs as many turns, got {len(self.turns)}")
 

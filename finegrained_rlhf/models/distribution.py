@@ -112,6 +112,38 @@ def sample_tokens(warped: Tensor, uniform: Tensor) -> Tensor:
 _TIES = 44
 
 
+def support_of(warped: Tensor, tokens: Tensor, decoding: Sample) -> Tensor:
+    """Which tokens `warp_logits` has left, so compact that it can be kept of every token of a rollout.
+
+    Args:
+        warped: float [..., V], −inf where cut off.
+        tokens: int64 [...], those that were drawn; always among what is left.
+        decoding: what cut; with top-k, of more than 44 that share the k-th largest logit some may go.
+
+    Returns:
+        With top-k int32 [..., K], ids, one of them several times where there are fewer; else uint8 [..., V / 8], bits.
+    """
+    if decoding.top_k:
+        largest = torch.topk(warped, min(decoding.top_k + _TIES, warped.shape[-1]), dim=-1, sorted=False)
+        own = tokens.unsqueeze(-1)
+        return torch.cat([own, torch.where(largest.values == -torch.inf, own, largest.indices)], dim=-1).int()
+    left = torch.nn.functional.pad((warped != -torch.inf).byte(), (0, -warped.shape[-1] % 8)).unflatten(-1, (-1, 8))
+    return (left * _bits(warped.device)).sum(dim=-1, dtype=torch.uint8)
+
+
+def within(logits: Tensor, decoding: Sample, support: Tensor) -> Tensor:
+    """Tempered logits [..., V], fp32, −inf outside of a support [..., K] as `support_of` gives it."""
+    if support.dtype == torch.uint8:
+        inside = (support.unsqueeze(-1) & _bits(logits.device)).flatten(-2)[..., : logits.shape[-1]] != 0
+    else:
+        inside = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, support.long(), True)
+    return (logits.float() / decoding.temperature).masked_fill(~inside, -torch.inf)
+
+
+def _bits(device: torch.device) -> Tensor:
+    return 2 ** torch.arange(8, dtype=torch.uint8, device=device)
+
+
 def draw(logits: Tensor, decoding: Sample, uniform: Tensor) -> Tensor:
     """`sample_tokens(warp_logits(logits, decoding), uniform)`, over the candidates of top-k or top-p alone.
 

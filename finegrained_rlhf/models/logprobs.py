@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from finegrained_rlhf.core.records import Sample
-from finegrained_rlhf.models.distribution import warp_logits
+from finegrained_rlhf.models.distribution import support_of, warp_logits, within
 from finegrained_rlhf.models.families.heads import Head
 from finegrained_rlhf.rl.kl import kl_over_vocabulary
 
@@ -57,12 +57,23 @@ def chosen_logprobs(logits: Tensor, tokens: Tensor, scored: Sample | None = None
         scored: None scores the plain softmax; a `Sample` the tempered and truncated distribution, from which a given
             token is never cut.
     """
-    logits = _scored(logits, tokens, scored)
-    return _chosen(logits, tokens) - logits.logsumexp(dim=-1)
+    return drawn_logprobs(logits, tokens, scored)[0]
 
 
-def _scored(logits: Tensor, tokens: Tensor, scored: Sample | None) -> Tensor:
-    return logits.float() if scored is None else warp_logits(logits, scored, keep=tokens)
+def drawn_logprobs(logits: Tensor, tokens: Tensor, scored: Sample | None) -> tuple[Tensor, Tensor | None]:
+    """`chosen_logprobs` of tokens as they are drawn, and the support [n, K] that the scored distribution has here.
+
+    None where it is not truncated. Arguments as in `chosen_logprobs`.
+    """
+    warped = _scored(logits, tokens, scored)
+    support = support_of(warped, tokens, scored) if scored is not None and scored.truncated else None
+    return _chosen(warped, tokens) - warped.logsumexp(dim=-1), support
+
+
+def _scored(logits: Tensor, tokens: Tensor, scored: Sample | None, support: Tensor | None = None) -> Tensor:
+    if scored is None:
+        return logits.float()
+    return warp_logits(logits, scored, keep=tokens) if support is None else within(logits, scored, support)
 
 
 def _chosen(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -101,8 +112,9 @@ def _chunk(
     entropy_gradient: bool,
     anchored: Tensor | None = None,
     anchor_head: Head | None = None,
+    support: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    logits = _scored(head(hidden), tokens, scored)
+    logits = _scored(head(hidden), tokens, scored, support)
     normaliser = logits.logsumexp(dim=-1)
     entropy = torch.zeros_like(normaliser)
     if with_entropy:
@@ -131,6 +143,7 @@ def token_logprobs(
     chunk_tokens: int = 512,
     places: Tensor | None = None,
     anchor: Anchor | None = None,
+    support: Tensor | None = None,
 ) -> TokenLogprobs:
     """Log p(token | state) = logit[token] − logsumexp(logits), in fp32, over real tokens only.
 
@@ -148,6 +161,8 @@ def token_logprobs(
             device.
         anchor: also the KL over the vocabulary from this policy, at the temperature that is scored and over what the
             scored distribution can draw; takes four more tensors of the size of a chunk's logits.
+        support: int [R, T, K], what each token was drawn from (`Rollout.support`), to which a truncated `scored` is
+            held; None: to what it leaves of these logits, and the token itself.
 
     Returns:
         Log-probabilities, entropy and KL.
@@ -159,11 +174,13 @@ def token_logprobs(
     states, chosen = hidden.flatten(0, 1).index_select(0, places), tokens.flatten().index_select(0, places)
     anchored = None if anchor is None else anchor.states.flatten(0, 1).index_select(0, places)
     anchor_head = None if anchor is None else anchor.head
+    drawn_from = None if support is None else support.flatten(0, 1).index_select(0, places)
     pieces: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, states.shape[0], chunk_tokens):
         part = slice(start, start + chunk_tokens)
         compared = None if anchored is None else anchored[part]
-        arguments = (states[part], chosen[part], head, scored, entropy, entropy_gradient, compared, anchor_head)
+        kept = None if drawn_from is None else drawn_from[part]
+        arguments = (states[part], chosen[part], head, scored, entropy, entropy_gradient, compared, anchor_head, kept)
         # A single chunk may keep its logits until the backward pass, which begins with it.
         if torch.is_grad_enabled() and states.requires_grad and states.shape[0] > chunk_tokens:
             pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))

@@ -68,7 +68,8 @@ def assemble(
 
 def _join(tensors: Sequence[Tensor], fill: int) -> Tensor:
     width = max(tensor.shape[1] for tensor in tensors)
-    return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1]), value=fill) for t in tensors])
+    behind = [(*(0, 0) * (t.dim() - 2), 0, width - t.shape[1]) for t in tensors]
+    return torch.cat([torch.nn.functional.pad(t, pad, value=fill) for t, pad in zip(tensors, behind, strict=True)])
 
 
 def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
@@ -84,6 +85,7 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
     offsets = [0]
     for rollout in rollouts:
         offsets.append(offsets[-1] + len(rollout.prompts))
+    supports = [r.support for r in rollouts if r.support is not None]  # what has no response has none
     return Rollout(
         prompts=[prompt for r in rollouts for prompt in r.prompts],
         prompt_ids=_join([r.prompt_ids for r in rollouts], pad_id),
@@ -95,6 +97,7 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
         response_ids=_join([r.response_ids for r in rollouts], pad_id),
         response_mask=_join([r.response_mask for r in rollouts], 0),
         logprobs=_join([r.logprobs for r in rollouts], 0),
+        support=_join(supports, 0) if supports else None,
         texts=[text for r in rollouts for text in r.texts],
         token_ends=[ends for r in rollouts for ends in r.token_ends],
         turns=[talk for r in rollouts for talk in r.turns],
@@ -128,6 +131,7 @@ def take_prompts(rollout: Rollout, chosen: Sequence[int]) -> Rollout:
         texts=[rollout.texts[row] for row in numbers],
         token_ends=[rollout.token_ends[row] for row in numbers],
         turns=[rollout.turns[row] for row in numbers] if rollout.turns else (),
+        support=None if rollout.support is None else rollout.support[rows, :width],
     )
 
 

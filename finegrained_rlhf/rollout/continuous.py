@@ -34,7 +34,7 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.records import Decoding, Greedy, Sample
 from finegrained_rlhf.models.distribution import draw
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, check_positions
-from finegrained_rlhf.models.logprobs import chosen_logprobs
+from finegrained_rlhf.models.logprobs import drawn_logprobs
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import row_order
 from finegrained_rlhf.rollout.engine import PolicyEngine
@@ -77,6 +77,7 @@ class NamedDraws(ContinuousBatchingLogitsProcessor):
 
     Attributes:
         logprobs: fp32 [R · T + 1], of what has been drawn; 0 elsewhere.
+        support: int [R · T + 1, K] beside them, where the scored distribution is truncated.
     """
 
     supported_kwargs: dict[str, type] = {}
@@ -96,6 +97,7 @@ class NamedDraws(ContinuousBatchingLogitsProcessor):
         self._which = torch.nn.functional.pad(which.repeat_interleave(self._limit), (0, 1))
         self._noise = torch.nn.functional.pad(noise.flatten(), (0, 1), value=0.5).to(device)
         self.logprobs = torch.zeros(rows * self._limit + 1, device=device)
+        self.support: Tensor | None = None
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
         """Fill int32 [n] with the spare place."""
@@ -123,7 +125,11 @@ class NamedDraws(ContinuousBatchingLogitsProcessor):
         """
         places = tensor_arg[: scores.shape[0]].long()
         tokens = self._choose(scores, places)
-        self.logprobs[places] = chosen_logprobs(scores, tokens, self._scored)
+        self.logprobs[places], support = drawn_logprobs(scores, tokens, self._scored)
+        if support is not None:
+            if self.support is None:
+                self.support = support.new_zeros(len(self.logprobs), support.shape[1])
+            self.support[places] = support
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens.unsqueeze(1), 0.0)
 
     def _choose(self, scores: Tensor, places: Tensor) -> Tensor:
@@ -216,7 +222,7 @@ class ContinuousEngine(PolicyEngine):
 
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         check_positions(self.policy.model.config, memory.longest + limit)
         device = self.policy.device
         _, _, which = row_order(len(memory.prompts), decodings, device)
@@ -227,7 +233,8 @@ class ContinuousEngine(PolicyEngine):
         if memory.prompts:
             for row, tokens in self._run(memory, draws, sum(d.samples for d in decodings), limit):
                 ids[row, : len(tokens)] = torch.tensor(tokens)
-        return ids.to(device), draws.logprobs[:-1].view(-1, limit)
+        support = None if draws.support is None else draws.support[:-1].unflatten(0, (-1, limit))
+        return ids.to(device), draws.logprobs[:-1].view(-1, limit), support
 
     def _run(
         self, memory: PromptMemory, draws: NamedDraws, samples: int, limit: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -58,23 +58,27 @@ class PolicyEngine(ABC):
         """See `RolloutEngine.decode`."""
         if not decodings:
             raise ValueError("need at least one decoding")
-        ids, logprobs = self._draw(memory, decodings, max_new_tokens, seed, step)
+        ids, logprobs, support = self._draw(memory, decodings, max_new_tokens, seed, step)
         mask = mask_after_eos(ids, self.policy.eos_ids)
         width = max(int(mask.sum(dim=1).max()), 1) if mask.numel() else 1
         ids, mask = torch.where(mask.bool(), ids, self.policy.pad_id)[:, :width], mask[:, :width]
         if logprobs is None:
             prompt_index, _, _ = row_order(len(memory.prompts), decodings, ids.device)
             logprobs = self.policy.logprobs(memory, prompt_index, ids, mask).logprobs
-        return assemble(memory, decodings, ids, mask, logprobs[:, :width] * mask, self.policy.tokenizer)
+        if support is not None:
+            support = support[:, :width] * mask[:, :, None].to(support.dtype)
+        rollout = assemble(memory, decodings, ids, mask, logprobs[:, :width] * mask, self.policy.tokenizer)
+        return replace(rollout, support=support)
 
     @abstractmethod
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """int64 ids [R, limit] in `row_order`, whatever follows the end of sequence included; fp32 log-probabilities.
 
         The log-probabilities [R, limit] are None where the steps that drew the ids give none; the policy's own function
-        is asked then.
+        is asked then. Last the support [R, limit, K] of the distribution that the policy scores, at each step, where
+        it is truncated (`drawn_logprobs`).
         """
 
 

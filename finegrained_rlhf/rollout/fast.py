@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from finegrained_rlhf.core.records import Decoding, Greedy
 from finegrained_rlhf.models.distribution import draw
-from finegrained_rlhf.models.logprobs import chosen_logprobs
+from finegrained_rlhf.models.logprobs import drawn_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import row_order
 from finegrained_rlhf.rollout.engine import PolicyEngine
@@ -107,6 +107,7 @@ class _State:
         noise: fp64 [R, T].
         ids: int64 [R, T], drawn so far.
         logprobs: fp32 [R, T].
+        support: int [R, T, K], as `drawn_logprobs` gives it; made by the first step that has one.
     """
 
     position: Tensor
@@ -116,6 +117,7 @@ class _State:
     noise: Tensor
     ids: Tensor
     logprobs: Tensor
+    support: Tensor | None = None
 
 
 class FastEngine(PolicyEngine):
@@ -134,7 +136,7 @@ class FastEngine(PolicyEngine):
 
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         noise = torch.from_numpy(row_noise(memory.prompts, decodings, limit, seed, step))
         return self._loop(memory, tuple(decodings), limit).run(noise.to(self.policy.device))
 
@@ -219,14 +221,15 @@ class _Loop:
         assert isinstance(self.stepper, ReloadableStepper)
         self.stepper.reload(memory)
 
-    def run(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw until every row has ended.
 
         Args:
             noise: fp64 [R, T], uniform in (0, 1).
 
         Returns:
-            int64 ids and fp32 log-probabilities [R, T]; what follows the end of sequence means nothing.
+            int64 ids and fp32 log-probabilities [R, T], and the support [R, T, K] of a truncated distribution; what
+            follows the end of sequence means nothing.
         """
         state = self.state
         state.noise.copy_(noise)
@@ -241,7 +244,7 @@ class _Loop:
                 self._graph(self.limit)
             if (position + 1) % self._between_checks == 0 and position + 1 < self.limit and self._done():
                 break
-        return state.ids, state.logprobs
+        return state.ids, state.logprobs, state.support
 
     def _done(self) -> bool:
         return self._drop_finished() if self._graph is None else bool(self.state.finished.all())
@@ -252,7 +255,12 @@ class _Loop:
         logits = self.stepper.logits(state.tokens, state.position, window)
         noise = state.noise.index_select(1, state.position).squeeze(1)[state.rows]
         tokens = self._choose(logits, noise)
-        state.logprobs.index_put_((state.rows, state.position), chosen_logprobs(logits, tokens, self.policy.scored))
+        logprobs, support = drawn_logprobs(logits, tokens, self.policy.scored)
+        state.logprobs.index_put_((state.rows, state.position), logprobs)
+        if support is not None:
+            if state.support is None:  # in a warm-up, where the step is recorded
+                state.support = support.new_zeros(*state.ids.shape, support.shape[-1])
+            state.support.index_put_((state.rows, state.position), support)
         # A finished row goes on with padding, which nobody reads; its row of ids is already right.
         tokens = torch.where(state.finished, self.eos[0], tokens)
         state.ids.index_put_((state.rows, state.position), tokens)

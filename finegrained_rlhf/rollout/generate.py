@@ -16,6 +16,7 @@ from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.families.packed import left_pad
 from finegrained_rlhf.models.families.seq2seq import check_response_length
+from finegrained_rlhf.models.logprobs import drawn_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, Mixing
@@ -36,14 +37,17 @@ class _Mixed(LogitsProcessor):
 
 
 class _NamedNoise(LogitsProcessor):
-    """Samples with given uniform numbers and leaves the chosen token as the only finite logit."""
+    """Samples with given uniform numbers, leaves only the chosen token finite, keeps the supports of what is scored."""
 
-    def __init__(self, decoding: Sample, noise: Tensor, start: int) -> None:
-        self.decoding, self.noise, self.start = decoding, noise, start
+    def __init__(self, decoding: Sample, noise: Tensor, start: int, scored: Sample | None) -> None:
+        self.decoding, self.noise, self.start, self.scored = decoding, noise, start, scored
+        self.supports: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Called by `generate` with ids [R, t] and logits [R, V] of position t."""
         tokens = sample_tokens(warp_logits(scores, self.decoding), self.noise[:, input_ids.shape[1] - self.start])
+        support = drawn_logprobs(scores, tokens, self.scored)[1]
+        self.supports += [] if support is None else [support]
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens.unsqueeze(1), 0.0)
 
 
@@ -73,19 +77,24 @@ class GenerateEngine(PolicyEngine):
 
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, None, Tensor | None]:
         blocks, drawn = [], 0
+        supports: list[Tensor] = []
         for decoding in decodings:
-            ids = self._generate(memory, decoding, limit, seed, step, first_sample=drawn)
+            ids, kept = self._generate(memory, decoding, limit, seed, step, first_sample=drawn)
             drawn += 0 if isinstance(decoding, Greedy) else decoding.samples
             ids = torch.nn.functional.pad(ids, (0, limit - ids.shape[1]), value=self.policy.eos_ids[0])
             blocks.append(ids.view(len(memory.prompts), decoding.samples, limit))
-        return torch.cat(blocks, dim=1).flatten(0, 1), None
+            if kept:
+                whole = torch.nn.functional.pad(torch.stack(kept, dim=1), (0, 0, 0, limit - len(kept)))
+                supports.append(whole.unflatten(0, (len(memory.prompts), decoding.samples)))
+        every = torch.cat(supports, dim=1).flatten(0, 1) if len(supports) == len(blocks) else None
+        return torch.cat(blocks, dim=1).flatten(0, 1), None, every
 
     def _generate(
         self, memory: PromptMemory, decoding: Decoding, max_new_tokens: int, seed: int, step: int, first_sample: int
-    ) -> Tensor:
-        """Raw response ids [P·N, ≤ max_new_tokens], whatever follows the end of sequence included."""
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Raw response ids [P·N, ≤ max_new_tokens], whatever follows the end of sequence included; and supports."""
         policy, n = self.policy, decoding.samples
         settings = GenerationConfig(
             max_new_tokens=max_new_tokens,
@@ -111,15 +120,17 @@ class GenerateEngine(PolicyEngine):
             inputs = {"input_ids": ids.repeat_interleave(n, dim=0), "attention_mask": mask.repeat_interleave(n, dim=0)}
             start = ids.shape[1]
         processors = LogitsProcessorList()
+        supports: list[Tensor] = []
         if self.mixer is not None:
             processors.append(_Mixed(self.mixer.open(memory, n, max_new_tokens, WholeTextStepper), start))
         if isinstance(decoding, Sample):
             names = [prompt.draw for prompt in memory.prompts for _ in range(n)]
             numbers = [first_sample + sample for _ in memory.prompts for sample in range(n)]
             noise = torch.from_numpy(uniform_noise(seed, step, names, numbers, max_new_tokens))
-            processors.append(_NamedNoise(decoding, noise.to(policy.device), start))
+            processors.append(_NamedNoise(decoding, noise.to(policy.device), start, policy.scored))
+            supports = processors[-1].supports
         with _no_other_settings(policy.model):
             output = policy.model.generate(
                 **inputs, generation_config=settings, logits_processor=processors, synced_gpus=False
             )
-        return output[:, start:]
+        return output[:, start:], supports

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
+from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample, Turns, pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble
 from finegrained_rlhf.rollout.engine import RolloutEngine
@@ -38,6 +39,7 @@ class _Talk:
     name: str
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    supports: list[Tensor] = field(default_factory=list)
     turns: list[tuple[int, int]] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
     failed: bool = False
@@ -47,6 +49,8 @@ class _Talk:
         self.ids += drawn.response_ids[row, :length].tolist()
         self.logprobs += drawn.logprobs[row, :length].tolist()
         self.turns.append((begin, len(self.ids)))
+        if drawn.support is not None:
+            self.supports.append(drawn.support[row, :length])
 
     def next_prompt(self) -> Prompt:
         return Prompt(f"{self.name}\0{len(self.turns)}", "", (*self.prompt.input_ids, *self.ids))
@@ -71,6 +75,8 @@ class TurnsEngine:
         if not isinstance(policy, CausalPolicy):
             raise ConfigError("environment: only decoder-only chat models answer in turns, this is an encoder-decoder")
         self._engine, self._policy, self._environment = engine, policy, environment
+        # Engines count them whether or not they are rows of a table.
+        self._positions: int | None = getattr(policy.model.config, "max_position_embeddings", None)
         self._chat = ChatFormat(policy.tokenizer, policy.prompt)
         try:
             if not self._chat:
@@ -125,6 +131,7 @@ class TurnsEngine:
             return False
         talk.ids += ids
         talk.logprobs += [0.0] * len(ids)
+        talk.supports += [support.new_zeros(len(ids), support.shape[1]) for support in talk.supports[:1]]
         talk.messages.append({"role": self._environment.role, "content": reply})
         return True
 
@@ -132,16 +139,13 @@ class TurnsEngine:
         if not talks:
             return
         room = max(limit - len(talk.ids) for talk in talks)
-        memory = self._engine.encode([talk.next_prompt() for talk in talks])
-        try:
-            check_positions(self._policy.model.config, memory.longest + room)
-        except ModelError:
-            if len(talks) == 1:
-                raise
+        longest = max(len(talk.prompt.input_ids) + len(talk.ids) for talk in talks)
+        if self._positions is not None and longest + room > self._positions and len(talks) > 1:
             order = sorted(talks, key=lambda talk: len(talk.ids))  # short ones have more room, long ones less
             for half in (order[: len(order) // 2], order[len(order) // 2 :]):
                 self._next_turns(half, decoding, limit, seed, step)
             return
+        memory = self._engine.encode([talk.next_prompt() for talk in talks])
         drawn = self._engine.decode(memory, [decoding], max_new_tokens=room, seed=seed, step=step)
         for row, talk in enumerate(talks):
             talk.add(drawn, row, limit - len(talk.ids))
@@ -152,12 +156,14 @@ class TurnsEngine:
         logprobs = torch.zeros(ids.shape)
         for row, talk in enumerate(talks):
             logprobs[row, : len(talk.logprobs)] = torch.tensor(talk.logprobs)
+        supports = [torch.cat(talk.supports) for talk in talks if talk.supports]
+        support = pad_sequence(supports, batch_first=True) if supports else None
         rollout = assemble(memory, decodings, ids, mask, logprobs.to(device), self._policy.tokenizer)
         turns = []
         for talk, ends in zip(talks, rollout.token_ends, strict=True):
             spans = tuple((ends[begin - 1] if begin else 0, ends[end - 1]) for begin, end in talk.turns)
             turns.append(Turns(tuple(talk.turns), spans, tuple(talk.messages), talk.failed))
-        return replace(rollout, turns=turns)
+        return replace(rollout, turns=turns, support=support)
 
 
 def in_turns(engine: RolloutEngine, policy: Policy, environment: Environment, prompts: Sequence[Prompt]) -> TurnsEngine:

@@ -48,6 +48,10 @@ class ResponseRows(Protocol):
     def written(self) -> Tensor:
         """int64 [R, T], the tokens that are scored and learnt."""
 
+    @property
+    def support(self) -> Tensor | None:
+        """Int [R, T, K], as in `Rollout`."""
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -61,6 +65,7 @@ class MicroBatch:
         ids: int64 [r, t], the responses up to the longest of them.
         mask: int64 [r, t], 1 at the tokens that are scored and learnt.
         places: int64 [n], where the mask's ones are among its r·t entries.
+        whole_support: int [R, T, K] of the whole rollout, which is cut where it is read; None as in `Rollout`.
     """
 
     prompts: Sequence[Prompt]
@@ -69,9 +74,15 @@ class MicroBatch:
     ids: Tensor
     mask: Tensor
     places: Tensor
+    whole_support: Tensor | None = None
+
+    @property
+    def support(self) -> Tensor | None:
+        """Int [r, t, K], what each token was drawn from; None as in `Rollout`."""
+        return None if self.whole_support is None else self.cut(self.whole_support)
 
     def cut(self, tensor: Tensor) -> Tensor:
-        """The part [r, t] of a rollout's tensor [R, T]."""
+        """The part [r, t, …] of a rollout's tensor [R, T, …]."""
         return tensor[self.rows][:, : self.ids.shape[1]]
 
 
@@ -170,4 +181,5 @@ def _batch(
         ids=rollout.response_ids[chosen][:, :width],
         mask=rollout.written[chosen][:, :width],
         places=places.to(device),
+        whole_support=rollout.support,
     )

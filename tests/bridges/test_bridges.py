@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from byte_toy import byte_fallback
 from ppo_toy import LengthScorer, WordScorer
 from rewards_toy import rollout
 from rl_toy import policy, prompts, tokenizer
@@ -24,7 +25,7 @@ from finegrained_rlhf.bridges import (
 )
 from finegrained_rlhf.bridges.trainers import message_text, prompt_of_row
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.records import Prompt, Sample, SegmentScores, pad_rows
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
 from finegrained_rlhf.rewards import (
     BaseScorer,
     ComponentConfig,
@@ -36,6 +37,7 @@ from finegrained_rlhf.rewards import (
     WeightSchedule,
 )
 from finegrained_rlhf.rollout import make_engine
+from finegrained_rlhf.text.alignment import byte_tokens, token_ends
 
 PAGE = Path(__file__).parents[2] / "docs/bridges.md"
 
@@ -91,6 +93,30 @@ def test_arrays_are_what_our_trainer_would_be_paid(given: dict[str, Any]) -> Non
         )
     wide = reward.of_ids(drawn.row_prompts(), ids, ours.tokenizer, width=20)
     assert wide.total.shape == (12, 20) and not wide.total[:, by_ids.total.shape[1] :].any()
+
+
+def test_bytes_of_a_character_decide_nothing_here_either() -> None:
+    """As in our training, what decides a segment waits for the characters that a run of bytes becomes."""
+    words = byte_fallback()
+    asked = prompts(count=2)
+    ids = [[2, 3, 1, 7 + 0xC3, 7 + 0xA9, 7 + 0xC3, 7 + 0xA9, 3, 2], [2, 3, 2, 3, 4, 2, 3, 2, 3]]  # "ab éé…", "ab ab. …"
+    mask = torch.ones(2, 9, dtype=torch.long)
+    decoded = [token_ends(words, row) for row in ids]
+    none = torch.zeros(2, dtype=torch.long)
+    drawn = Rollout(
+        asked, none[:, None], none[:, None], torch.arange(2), none, none, (Sample(1),), torch.tensor(ids), mask,
+        mask.float(), [text for text, _ in decoded], [ends for _, ends in decoded],
+    )  # fmt: skip
+    scorer = WordScorer()
+    scorer.reads_on, scorer.look_ahead = False, 0  # type: ignore[attr-defined]
+    reward = RewardConfig({"words": scorer}, {"words": 1.0}, credit="decided")
+    found = DenseReward(reward).of_ids(asked, ids, words, eos_ids=[0])
+    same = []
+    for unfinished in (byte_tokens(words), frozenset[int]()):
+        composer = RewardComposer(reward, byte_ids=unfinished)
+        expected = composer.compose(drawn, composer.score(asked, drawn.texts), train=False).total.numpy()
+        same.append(np.array_equal(found.total, expected))
+    assert same == [True, False]
 
 
 def test_arrays_by_hand() -> None:

@@ -123,9 +123,8 @@ def make_trainer(
         samples,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
-        top_k=0,
+        **{"top_k": 0, **(drawn or {})},
         logprobs=logprobs,
-        **(drawn or {}),
     )
     if score_sampling:
         owner.scored = rollout.decoding()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.models import distribution
-from finegrained_rlhf.models.distribution import draw, sample_tokens, warp_logits
+from finegrained_rlhf.models.distribution import draw, sample_tokens, support_of, warp_logits, within
 
 
 def by_sorting(logits: Tensor, decoding: Sample) -> Tensor:
@@ -72,3 +72,21 @@ def test_a_policy_that_is_no_number_any_more_still_draws_a_token() -> None:
     logits = torch.full((2, 5000), torch.nan)
     tokens = draw(logits, Sample(1, 1.0, 0, 0.9), torch.rand(2, dtype=torch.float64))
     assert tokens.shape == (2,) and int(tokens.max()) < 5000
+
+
+@pytest.mark.parametrize("size", [7, 61, 6000])
+@pytest.mark.parametrize("decoding", [Sample(1, 0.7, 5), Sample(1, 1.3, 0, 0.8), Sample(1, 1.0, 6, 0.6)])
+def test_a_support_holds_what_was_left_and_nothing_else(decoding: Sample, size: int) -> None:
+    """Ties at the k-th and a drawn token that is cut among them; the weights that it is held to later are others."""
+    generator = torch.Generator().manual_seed(1)
+    logits = (2 * torch.randn(2, 4, size, generator=generator)).round() / 2
+    tokens = logits.argmin(dim=-1)
+    left = warp_logits(logits, decoding, keep=tokens)
+    support = support_of(left, tokens, decoding)
+    assert support.shape == (2, 4, -(-size // 8) if decoding.top_k == 0 else 1 + min(size, decoding.top_k + 44))
+    assert torch.equal(within(logits, decoding, support), left)
+    moved = torch.randn(2, 4, size, generator=generator).bfloat16()
+    held = within(moved, decoding, support)
+    assert torch.equal(held == -torch.inf, left == -torch.inf) and held.dtype == torch.float32
+    kept = held != -torch.inf
+    assert torch.equal(held[kept], (moved.float() / decoding.temperature)[kept])

@@ -22,10 +22,10 @@ from finegrained_rlhf.dialki.training.job import DialkiBatchConfig, TrainDialki
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.supervised.trainer import SupervisedModelTrainer
+from finegrained_rlhf.training.supervised.trainer import AdditiveTrainer, SupervisedModelTrainer
 
 
-class KnowledgeTrainer(SupervisedModelTrainer[Any]):
+class KnowledgeTrainer(AdditiveTrainer[Any], SupervisedModelTrainer[Any]):
     """Trains a model that finds knowledge on labelled dialogues: what DIALKI and BERTQA do alike.
 
     The loss is the mean over the dialogues of a step. Which passages and which noise a dialogue meets follows from the

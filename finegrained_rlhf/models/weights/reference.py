@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -58,18 +59,23 @@ class ReferencePolicy:
         Returns:
             fp32 [R, T], 0 at padding.
         """
-        if self.own is not None:
-            return _logprobs(self.own, prompts, index, ids, mask, places)
-        with reference_adapter(self._policy.adapter):
-            return _logprobs(self._policy, prompts, index, ids, mask, places)
+        with self._reading() as policy:
+            return policy.logprobs(policy.encode(prompts), index, ids, mask, places=places).logprobs
 
     @torch.no_grad()
     def states(self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor) -> Tensor:
         """The states that predict each response token, float [R, T, D]; arguments as in `logprobs`."""
+        with self._reading() as policy:
+            return policy.hidden(policy.encode(prompts), index, ids)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Policy]:
+        """What is asked: the copy, or the policy with the adapter that the run began with."""
         if self.own is not None:
-            return self.own.hidden(self.own.encode(prompts), index, ids)
+            yield self.own
+            return
         with reference_adapter(self._policy.adapter):
-            return self._policy.hidden(self._policy.encode(prompts), index, ids)
+            yield self._policy
 
     def head_of_pass(self) -> Head:
         """Its logits [n, V] of such states [n, D]; see `Policy.head_of_pass`."""
@@ -84,10 +90,3 @@ class ReferencePolicy:
                 return head(hidden)
 
         return without_training
-
-
-def _logprobs(
-    policy: Policy, prompts: Sequence[Prompt], index: Tensor, ids: Tensor, mask: Tensor, places: Tensor | None
-) -> Tensor:
-    """fp32 [R, T]; arguments as in `ReferencePolicy.logprobs`."""
-    return policy.logprobs(policy.encode(prompts), index, ids, mask, places=places).logprobs

@@ -64,8 +64,9 @@ def responses(case: Case) -> Iterator[Finding]:
     means, rows = metrics.reduce(case.processes), len(rollout.texts)
     empty, cut = sum(not text.strip() for text in rollout.texts), 1.0 - means["eos_rate"]
     example = json.dumps(max(rollout.texts, key=len)[:_SHOWN], ensure_ascii=False)
+    turns = f" in {means['turns']:.1f} turns" if rollout.turns else ""
     what = (
-        f"{rows} to {len(prompts)} prompts, {means['response_length']:.1f} tokens on average, {empty} empty, "
+        f"{rows} to {len(prompts)} prompts, {means['response_length']:.1f} tokens{turns} on average, {empty} empty, "
         f"{cut:.0%} cut at {sampling.max_new_tokens} tokens; for example {example}"
     )
     if empty == rows:
@@ -97,7 +98,7 @@ def rewards(case: Case) -> Iterator[Finding]:
         try:
             with case.processes.autocast():
                 composer = _alone(case.sample.reward, name)
-                case.scores |= composer.score(rollout.row_prompts(), rollout.texts)
+                case.scores |= composer.score(rollout.row_prompts(), rollout.texts, rollout.turns)
         except Exception as error:
             remedy = f"reward.components.{name}: docs/extending.md says what a scorer gives"
             yield Finding("fail", f"{name}: {explain(error)}", remedy)

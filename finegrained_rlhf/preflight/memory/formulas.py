@@ -25,11 +25,12 @@ GIB = 2**30
 CHUNK_TOKENS: int = signature(token_logprobs).parameters["chunk_tokens"].default
 """Response tokens whose logits exist at once (`token_logprobs`)."""
 
-LOGIT_COPIES = {"plain": (2.0, 5.0), "top_k": (3.3, 5.3), "top_p": (10.3, 10.3)}
+LOGIT_COPIES = {"plain": (2.0, 5.0), "top_k": (3.5, 5.3), "top_p": (10.3, 5.3)}
 """fp32 tensors of the size of a chunk's logits that exist together in `token_logprobs`, without gradients and with a
-backward pass (or the entropy), by the distribution that is scored. Plain: logits and their exponentials; in the
-backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds masks; top-p also
-sorting, with sums in fp64 (on a CPU less, where the vocabulary is large)."""
+backward pass (or the entropy, its gradient included), by the distribution that is scored. Plain: logits and their
+exponentials; in the backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds
+masks; top-p also sorting, with sums in fp64 (on a CPU less, where the vocabulary is large), where it is not said what
+was left: in a validation, but not in the update."""
 
 EXACT_KL_COPIES = 4.0
 """More of them where the KL is taken over the vocabulary: the reference's logits, log-probabilities, a difference."""

@@ -19,7 +19,7 @@ from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.classifier.job import TrainClassifier
-from finegrained_rlhf.training.supervised.trainer import SupervisedModelTrainer
+from finegrained_rlhf.training.supervised.trainer import AdditiveTrainer, SupervisedModelTrainer
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ClassifierExample:
     shares: tuple[float, ...]
 
 
-class ClassifierTrainer(SupervisedModelTrainer[ClassifierExample]):
+class ClassifierTrainer(AdditiveTrainer[ClassifierExample], SupervisedModelTrainer[ClassifierExample]):
     """Trains a classifier; the loss is the mean over the texts of a step. See `SupervisedTrainer`."""
 
     job: TrainClassifier

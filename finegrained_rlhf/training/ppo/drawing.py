@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 _AHEAD = "rollout_ahead.safetensors"
 """In a checkpoint: the responses [R, T] of all processes to the prompts of the next step, whose draws are named in the
 metadata."""
+_KEPT = ("response_ids", "logprobs", "support")  # the last only where a truncated distribution is scored
 
 
 class StepDraws:
@@ -97,15 +100,14 @@ class StepDraws:
         if self._ahead is None:
             return write_all(())
         step, rollout = self._ahead
-        rows = zip(rollout.response_ids.cpu(), rollout.logprobs.cpu(), rollout.lengths().tolist(), strict=True)
-        every = self._processes.gather_objects([(ids[:n].clone(), logs[:n].clone(), n) for ids, logs, n in rows])
+        whole = {name: tensor.cpu() for name in _KEPT if (tensor := getattr(rollout, name)) is not None}
+        lengths = rollout.lengths().tolist()
+        own = [{k: tensor[row, :n].clone() for k, tensor in whole.items()} for row, n in enumerate(lengths)]
+        every = self._processes.gather_objects(own)
         if not self._processes.is_main:
             return write_all(())
-        tensors = {
-            "response_ids": torch.nn.utils.rnn.pad_sequence([ids for ids, _, _ in every], batch_first=True),
-            "logprobs": torch.nn.utils.rnn.pad_sequence([logprobs for _, logprobs, _ in every], batch_first=True),
-            "lengths": torch.tensor([length for _, _, length in every]),
-        }
+        tensors = {name: pad_sequence([row[name] for row in every], batch_first=True) for name in every[0]}
+        tensors["lengths"] = torch.tensor([len(row["response_ids"]) for row in every])
         named = json.dumps({"step": step, "draws": [prompt.draw for prompt in self.prompts(step)]})
         return lambda directory: save_file(tensors, directory / _AHEAD, metadata={"rollout": named})
 
@@ -116,7 +118,7 @@ class StepDraws:
             return
         with safe_open(checkpoint / _AHEAD, framework="pt") as file:
             named = json.loads(file.metadata()["rollout"])
-            kept = {name: file.get_tensor(name) for name in ("response_ids", "logprobs", "lengths")}
+            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         step, decoding = named["step"], self._config.decoding()
         prompts = self.prompts(step)
         rows = len(prompts) * decoding.samples
@@ -135,4 +137,6 @@ class StepDraws:
         ids = torch.where(mask, kept["response_ids"], self._policy.pad_id)
         memory = PromptMemory(prompts, *self._policy.pad_prompts(prompts), None)
         tensors = (ids.to(device), mask.long().to(device), kept["logprobs"].to(device))
-        return assemble(memory, [decoding], *tensors, self._policy.tokenizer)
+        rollout = assemble(memory, [decoding], *tensors, self._policy.tokenizer)
+        support = kept["support"][:, : rollout.response_ids.shape[1]].to(device) if "support" in kept else None
+        return replace(rollout, support=support)

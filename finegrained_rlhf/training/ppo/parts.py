@@ -78,10 +78,6 @@ class PPOModels:
         """The parameters that PPO moves, in a fixed order."""
         return self.optimizer.parameters
 
-    def reference_logprobs(self, batch: MicroBatch) -> Tensor:
-        """fp32 [r, t] log-probabilities of a micro-batch under the reference."""
-        return self.reference.logprobs(batch.prompts, batch.index, batch.ids, batch.mask, batch.places)
-
     @torch.no_grad()
     def values(self, batch: MicroBatch) -> Tensor:
         """fp32 [r, t], or [r, t, K] of K heads: values of a micro-batch, of a value model of its own."""

@@ -68,12 +68,20 @@ class RolloutScorer:
     def __init__(self, models: PPOModels, processes: Processes, source: LogprobSource, exact_kl: bool = False) -> None:
         self._models, self._processes, self._exact = models, processes, exact_kl
         shared = isinstance(models.value, SharedTrunkValueModel)
+        self._warned = False
         self.from_decode: bool | None = source == "decode"
         if source == "auto" and processes.precision == "fp32" and not shared:
             self.from_decode = None
 
     def score(self, rollout: Rollout, batches: list[MicroBatch]) -> ScoredRollout:
         """Run the models over all micro-batches of a rollout that will be trained on."""
+        scores = self._models.policy.scored
+        if scores is not None and scores.truncated and rollout.support is None and batches and not self._warned:
+            self._warned = True
+            logger.warning(
+                "the rollout does not say which tokens top-k or top-p left at each step: ratios are over those of the "
+                "weights of each optimizer step, which is wrong from the second one on"
+            )
         scored = self._run(rollout, batches, self.from_decode is True)
         if self.from_decode is None:
             self._decide(rollout, scored.rollout.logprobs)
@@ -125,23 +133,20 @@ class RolloutScorer:
     ) -> tuple[Tensor, Tensor | None]:
         """The reference's log-probabilities [R, T], and its states [R, T, D] where the exact KL needs them."""
         logprobs, models = torch.zeros_like(rollout.logprobs), self._models
-        exact = self._exact and keep
-        states = logprobs.new_zeros((*logprobs.shape, 0)) if exact else None
+        states = logprobs.new_zeros((*logprobs.shape, 0)) if self._exact and keep else None
         with whole_weights(models.reference_model):
             for batch in batches:
                 rows, width = batch.rows, batch.ids.shape[1]
                 with self._processes.autocast():
-                    if not exact:
-                        logprobs[rows, :width] = models.reference_logprobs(batch)
-                        continue
                     own = models.reference.states(batch.prompts, batch.index, batch.ids)
-                    head, scored = models.reference.head_of_pass(), models.policy.scored
-                    logprobs[rows, :width] = token_logprobs(
-                        own, batch.ids, batch.mask, head, scored=scored, entropy=False, places=batch.places
-                    ).logprobs
-                if states is None or not states.shape[2]:
-                    states = own.new_zeros((*logprobs.shape, own.shape[2]))
-                states[rows, :width] = own
+                    tokens, scored = (batch.ids, batch.mask, models.reference.head_of_pass()), models.policy.scored
+                    compared = token_logprobs(
+                        own, *tokens, scored=scored, entropy=False, places=batch.places, support=batch.support
+                    )
+                logprobs[rows, :width] = compared.logprobs
+                if states is not None:
+                    states = states if states.shape[2] else own.new_zeros((*logprobs.shape, own.shape[2]))
+                    states[rows, :width] = own
         return logprobs, states
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:

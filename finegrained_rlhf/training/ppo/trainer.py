@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,8 @@ class PPOTrainer:
         for rollout, scores in answered:
             trace = self.composer.compose(rollout, scores, train=False)
             describe_responses(rollout, trace, self.models.policy, metrics)
-            reference = self._scorer.reference(rollout, self._micro_batches(rollout))
+            # Not held to what the policy drew from: how likely the reference finds a response depends on nobody else.
+            reference = self._scorer.reference(rollout, self._micro_batches(replace(rollout, support=None)))
             metrics.add("reference_perplexity", -reference.sum(), rollout.written.sum())
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
             for name, (total, count) in {**measured, **self.composer.weights.sums(scores)}.items():

@@ -70,6 +70,7 @@ class _Written:
             token_ends=[tuple(ends[t] for t in talk) for ends, talk in zip(rollout.token_ends, talks, strict=True)],
             sampler_logprobs=None if rollout.sampler_logprobs is None else self.taken(rollout.sampler_logprobs),
             turns=(),
+            support=None,
         )
 
 

@@ -91,6 +91,7 @@ def token_statistics(
         entropy_gradient=entropy_gradient,
         places=batch.places,
         anchor=anchor,
+        support=batch.support,
     )
     if value_model is None:
         return TokenStatistics(scored.logprobs, scored.entropy, None, scored.kl)
@@ -231,8 +232,6 @@ class PPOUpdate:
         tokens, every = mask.sum(), batch.mask.sum()
         items, all_items = (tokens, every) if weights is None else (_learnt_rows(experience, batch), len(batch.rows))
         metrics.add("loss/policy", policy_loss.loss.detach(), items)
-        for side, clipped in (("", policy_loss.clipped), ("_low", policy_loss.low), ("_high", policy_loss.high)):
-            metrics.add(f"clip_fraction/policy{side}", clipped, tokens)
         loss = policy_loss.loss
         if now.values is not None:
             value_loss = self._value_loss(now.values, experience, batch, mask, weights)
@@ -240,11 +239,7 @@ class PPOUpdate:
             metrics.add("loss/value", value_loss.loss.detach(), items)
             metrics.add("clip_fraction/value", value_loss.clipped, tokens)
         if self._kl_loss:
-            kl = now.kl
-            if config.kl.estimator != "exact":
-                kl = kl_estimates(now.logprobs, cut(experience.reference_logprobs), batch.mask, config.kl.estimator)
-            assert kl is not None
-            penalty = (kl if weights is None else kl * weights).sum()
+            penalty = self._kl_penalty(now, experience, batch, weights)
             over_all = part.learnt_share(config.loss_average == "token")  # also those that no reward is known of
             loss = loss + beta * over_all * penalty
             metrics.add("loss/kl", penalty.detach(), all_items)
@@ -252,6 +247,8 @@ class PPOUpdate:
         if bonus:
             loss = loss - bonus * (now.entropy * mask).sum() / counts.tokens
         loss.backward()
+        for side, clipped in (("", policy_loss.clipped), ("_low", policy_loss.low), ("_high", policy_loss.high)):
+            metrics.add(f"clip_fraction/policy{side}", clipped, tokens)
         metrics.add("ratio", (policy_loss.used * mask).sum(), tokens)
         metrics.add("ratio_square", (policy_loss.used**2 * mask).sum(), tokens)
         gaps = policy_loss.ratio.detach().log().abs()
@@ -260,6 +257,16 @@ class PPOUpdate:
         if number == 0:
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         return gaps.max()
+
+    def _kl_penalty(
+        self, now: TokenStatistics, experience: Experience, batch: MicroBatch, weights: Tensor | None
+    ) -> Tensor:
+        """The KL inside the loss, weighed and summed over a micro-batch's tokens, [] before β."""
+        kl, estimator = now.kl, self._config.kl.estimator
+        if estimator != "exact":
+            kl = kl_estimates(now.logprobs, batch.cut(experience.reference_logprobs), batch.mask, estimator)
+        assert kl is not None
+        return (kl if weights is None else kl * weights).sum()
 
     def _averaged(self, logprobs: Tensor, mask: Tensor, counts: GlobalCounts) -> tuple[Tensor | None, float]:
         """Weights of a micro-batch's tokens [r, t] in the sum of losses (None: all alike), and what scales the sum."""

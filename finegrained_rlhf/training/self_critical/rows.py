@@ -67,6 +67,7 @@ class TrainedRows:
         kl_weights: fp32 [R].
         references: bool [R].
         sampler_logprobs: fp32 [R, T] of samples; 0 at padding and in references.
+        support: the plain softmax is scored, which has none.
     """
 
     prompts: Sequence[Prompt]
@@ -77,6 +78,7 @@ class TrainedRows:
     kl_weights: Tensor
     references: Tensor
     sampler_logprobs: Tensor
+    support: None = None
 
     @property
     def written(self) -> Tensor:

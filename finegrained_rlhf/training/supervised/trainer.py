@@ -117,20 +117,13 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
 
     # What a trainer gives ----------------------------------------------------------------------------------------
 
-    def objective(self, examples: Sequence[Example], count: float, step: int) -> tuple[Tensor, Tensor]:
-        """Examples' part of the loss, and their sums, under the precision of the run.
+    @abstractmethod
+    def backward(self, batch: Any, count: float, step: int) -> Tensor:
+        """Accumulate the gradient of this process's share of a batch. Returns its sums, fp64 [`sums`]."""
 
-        A trainer whose examples are compared with one another gives `backward` and `measured` instead.
-
-        Args:
-            examples: at least one; those of a micro-batch, or of a pass of a validation.
-            count: what the summed loss is divided by, over all processes.
-            step: training step; 0 in a validation.
-
-        Returns:
-            [] with a gradient; and [`sums`], which add up over examples.
-        """
-        raise NotImplementedError(f"{type(self).__name__} gives neither objective nor backward and measured")
+    @abstractmethod
+    def measured(self) -> Mapping[str, float]:
+        """Metrics of the validation examples, alike in all processes."""
 
     @abstractmethod
     def means(self, sums: Tensor) -> dict[str, float]:
@@ -151,21 +144,6 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
     def count(self, batch: Any) -> int:
         """What the summed loss of a batch is divided by: its examples."""
         return len(batch)
-
-    def groups(self, examples: Sequence[Example], size: int | None, learn: bool) -> list[Sequence[Example]]:
-        """Examples in micro-batches.
-
-        Args:
-            examples: of this process; may be none.
-            size: at most so many together; None takes all.
-            learn: whether they are trained on; in a validation they are cut so that padding costs least.
-        """
-        size = size or max(1, len(examples))
-        if learn:
-            ordered = sorted(examples, key=self.length, reverse=self.longest_first)
-            return [ordered[start : start + size] for start in range(0, len(ordered), size)]
-        places = length_groups([self.length(one) for one in examples], size, batch_overhead(self.processes.device))
-        return [[examples[i] for i in group] for group in places]
 
     def new_optimizer(self) -> Optimizer:
         """The optimizer of all that is trained."""
@@ -208,6 +186,50 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
             metrics |= {"time/update_s": seconds, self.speed: count / max(seconds, 1e-9)}
         return metrics
 
+    def validate(self, step: int) -> Mapping[str, float]:
+        """What the validation examples say, with the `score`; nothing without any."""
+        if not self.validation:
+            return {}
+        with whole_weights(self.model):
+            metrics = self.measured()
+        return {"score": self.score(metrics), **metrics}
+
+    @abstractmethod
+    def finish(self, result: LoopResult, run: RunDirectory) -> None:
+        """After the loop (every process): say what became of the exported model."""
+
+
+class AdditiveTrainer(SupervisedTrainer[Example]):
+    """Trains by a loss that adds up over examples, which are not compared with one another."""
+
+    @abstractmethod
+    def objective(self, examples: Sequence[Example], count: float, step: int) -> tuple[Tensor, Tensor]:
+        """Examples' part of the loss, and their sums, under the precision of the run.
+
+        Args:
+            examples: at least one; those of a micro-batch, or of a pass of a validation.
+            count: what the summed loss is divided by, over all processes.
+            step: training step; 0 in a validation.
+
+        Returns:
+            [] with a gradient; and [`sums`], which add up over examples.
+        """
+
+    def groups(self, examples: Sequence[Example], size: int | None, learn: bool) -> list[Sequence[Example]]:
+        """Examples in micro-batches.
+
+        Args:
+            examples: of this process; may be none.
+            size: at most so many together; None takes all.
+            learn: whether they are trained on; in a validation they are cut so that padding costs least.
+        """
+        size = size or max(1, len(examples))
+        if learn:
+            ordered = sorted(examples, key=self.length, reverse=self.longest_first)
+            return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+        places = length_groups([self.length(one) for one in examples], size, batch_overhead(self.processes.device))
+        return [[examples[i] for i in group] for group in places]
+
     def backward(self, batch: Any, count: float, step: int) -> Tensor:
         """Accumulate the gradient of this process's share of a batch. Returns its sums, fp64 [`sums`]."""
         share = [batch[i] for i in self.processes.share(len(batch))]
@@ -220,14 +242,6 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
             (nothing * 0.0).backward()  # type: ignore[no-untyped-call]
         return sums if groups else torch.zeros(self.sums, dtype=torch.float64)
 
-    def validate(self, step: int) -> Mapping[str, float]:
-        """What the validation examples say, with the `score`; nothing without any."""
-        if not self.validation:
-            return {}
-        with whole_weights(self.model):
-            metrics = self.measured()
-        return {"score": self.score(metrics), **metrics}
-
     @torch.no_grad()
     def measured(self) -> Mapping[str, float]:
         """Metrics of the validation examples, alike in all processes."""
@@ -238,12 +252,8 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
                 sums += self.objective(group, 1, 0)[1].double().cpu()
         return self.means(self.processes.sum_(sums))
 
-    @abstractmethod
-    def finish(self, result: LoopResult, run: RunDirectory) -> None:
-        """After the loop (every process): say what became of the exported model."""
 
-
-class SupervisedPolicyTrainer(SupervisedTrainer[Example], PolicyTrainer):
+class SupervisedPolicyTrainer(AdditiveTrainer[Example], PolicyTrainer):
     """Trains a policy; see `SupervisedTrainer`.
 
     Attributes:

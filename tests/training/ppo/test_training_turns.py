@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from chat_toy import save_chat_model, talk
+from chat_toy import chat_tokenizer, save_chat_model, talk
 from ppo_toy import WordScorer
 from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
@@ -21,6 +23,7 @@ from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
+from finegrained_rlhf.preflight.doctor.step import rewards
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rl.advantages import generalised_advantages
 from finegrained_rlhf.rollout import RolloutConfig, ScriptedReplies, make_engine
@@ -120,6 +123,29 @@ def test_a_draw_depends_on_names_and_not_on_its_company(model: str, data: str) -
     engine = in_turns(make_engine(policy), policy, ScriptedReplies(), prompts)
     alone = engine.decode(engine.encode(prompts[1:2]), [Sample(6)], max_new_tokens=60, seed=5)
     assert alone.texts == rollout.texts[6:12] and list(alone.turns) == list(rollout.turns[6:12])
+
+
+def test_turns_go_on_as_long_as_the_longest_prompt_and_the_limit_have_room(data: str, tmp_path: Path) -> None:
+    """Of a model without a table of positions too: a long conversation and one with much room are drawn one by one."""
+    tokenizer = chat_tokenizer()
+    found = []
+    for positions in (512, 0):
+        asked = opened(str(save_chat_model(tmp_path / "prompts")), data)[1]
+        positions = positions or max(len(prompt.input_ids) for prompt in asked) + 40
+        config = LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=2, max_position_embeddings=positions, eos_token_id=tokenizer.eos_token_id,
+        )  # fmt: skip
+        torch.manual_seed(2)
+        network = LlamaForCausalLM(config)
+        with torch.no_grad():  # turns end after a few tokens, and not all after as many
+            network.lm_head.weight.mul_(20)
+        network.save_pretrained(tmp_path / str(positions))
+        tokenizer.save_pretrained(tmp_path / str(positions))
+        found.append(drawn(str(tmp_path / str(positions)), data, n=12, limit=40)[1])
+    assert max(len(turns.tokens) for turns in found[0].turns) == 3 and len(set(found[0].lengths().tolist())) > 5
+    assert found[0].turns == found[1].turns and torch.equal(found[0].response_ids, found[1].response_ids)
+    torch.testing.assert_close(found[0].logprobs, found[1].logprobs, atol=1e-5, rtol=0)
 
 
 def experience(rollout: Rollout, algorithm: AdvantageEstimator, config: PPOConfig, **changes: Any) -> Experience:
@@ -225,6 +251,15 @@ def test_entropy_and_values_are_of_the_policys_tokens(model: str, data: str) -> 
     said = token_statistics(policy, None, batch, entropy=True)
     others = rollout.written[batch.rows][:, : batch.ids.shape[1]] == 0
     assert others.any() and not said.entropy[others].any() and not said.logprobs[others].any()
+
+
+def test_the_doctor_scores_every_turn(model: str, data: str) -> None:
+    _, rollout = drawn(model, data, n=2)
+    sample = SimpleNamespace(reward=RewardConfig({"turn": Turn()}, {"turn": 1.0}))
+    case: Any = SimpleNamespace(sample=sample, rollout=rollout, processes=Processes(), scores={})
+    (finding,) = rewards(case)
+    assert finding.status == "pass", finding
+    assert [len(row) for row in case.scores["turn"].values] == [len(turns.tokens) for turns in rollout.turns]
 
 
 class Broken(ScriptedReplies):
