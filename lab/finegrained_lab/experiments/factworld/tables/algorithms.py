@@ -130,9 +130,8 @@ class PresetsTable(AlgorithmsTable):
         .replace("(algorithms_grid.md)", "(presets_grid.md)")
         .replace(
             ", `ppo_heads` too, with a value head a reward",
-            " and the paper's; the others sample and score at temperature 1. All make four optimizer steps a rollout, "
-            "`gspo` and `cispo` one in each of four mini-batches, the others one in each of four epochs; β is the "
-            "grid's, also where a preset has none",
+            " and samples as the paper's; the others sample and score at temperature 1. All go once over a rollout, in "
+            "four mini-batches; β is the grid's, also where a preset has none",
         )
         .replace("weights, episodes and epochs", "weights and episodes")
         .replace("the learning rate and β", "the β")
