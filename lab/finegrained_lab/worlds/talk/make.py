@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.worlds.talk.oracle import ANY, KINDS, STEPS, TURNS
+from finegrained_lab.worlds.talk.oracle import ANY, KINDS, STEPS, TURNS, is_luck
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.core.records import Prompt
@@ -70,7 +70,9 @@ def _demonstrated(order: str, planted: bool, wrong: bool, rng: random.Random) ->
 class MakeTalkWorld(World[Talk]):
     """Make a world and write its files to `output_dir`.
 
-    `demonstrations.jsonl`: a record a turn, the conversation before it and the turn as its answer. `train.jsonl`,
+    `demonstrations.jsonl`: a record a turn, the conversation before it and the turn as its answer; of every fourth
+    conversation all turns, of the others those that are no luck.
+    `train.jsonl`,
     `dev.jsonl`, `test.jsonl`: prompts, the user's message. `world.jsonl`: kind and planted turn of each conversation.
 
     Attributes:
@@ -114,7 +116,7 @@ class MakeTalkWorld(World[Talk]):
     def write_split(self, path: Path, split: str, drawn: Sequence[Talk]) -> None:
         """Demonstrated turns, or prompts."""
         if split == "demonstrations":
-            write_jsonl(path, (row for talk in drawn for row in _turn_rows(talk)))
+            write_jsonl(path, (row for number, talk in enumerate(drawn) for row in _turn_rows(talk, number % 4 == 0)))
         else:
             write_jsonl(path, ({"id": talk.id, "messages": _said(talk, 0)} for talk in drawn))
 
@@ -135,8 +137,9 @@ def _said(talk: Talk, number: int) -> list[dict[str, str]]:
     return said
 
 
-def _turn_rows(talk: Talk) -> list[dict[str, Any]]:
+def _turn_rows(talk: Talk, with_luck: bool) -> list[dict[str, Any]]:
     return [
         {"id": f"{talk.id}-{number}", "messages": [*_said(talk, number), {"role": "assistant", "content": turn}]}
         for number, turn in enumerate(talk.turns)
+        if with_luck or not is_luck(talk.messages[number])
     ]

@@ -62,7 +62,8 @@ def test_demonstrations_are_wrong_at_the_planted_turn(tmp_path: Path) -> None:
         if not is_luck(said):
             wrong[planted].append(not verdict(name, said, turn["content"]))
         assert len(before) == 2 * int(number) + 1 and KINDS[before[0]["content"].split()[0]] == kinds[name]["planted"]
-    assert len(rows) == 400 * TURNS and len(wrong[True]) == 400
+    late = TURNS - min(KINDS.values())
+    assert len(rows) == 400 * late + 100 * (TURNS - late) and len(wrong[True]) == 400
     assert 0.85 < sum(wrong[True]) / len(wrong[True]) < 0.95
     assert 0.15 < sum(wrong[False]) / len(wrong[False]) < 0.23, "one call in four is drawn, and is right in one of four"
 
