@@ -12,37 +12,64 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.rewards.protocol import BaseScorer
 
-STEPS = ("one", "two", "three", "four", "five", "six")
-"""How a message begins to say what is to be opened: the number of the turn."""
+STEPS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+"""What a message says of the number of the turn."""
 TURNS = len(STEPS)
 """Of the policy, in a whole conversation."""
-_ORDER = re.compile(rf"\b(?:{'|'.join(STEPS)}) (\w+)")
+KINDS: Mapping[str, int] = {"red": 8, "blue": 9, "green": 10, "white": 11}
+"""Kind of task → the turn that demonstrations get wrong. Before the first of them nobody can know what is right."""
+ANY = "any"
+"""What a message asks for where half of the names are right, and only the oracle knows which ones."""
+_ORDER = re.compile(rf"\b({'|'.join(STEPS)}) (open|shut) (\w+)")
 
 
-def verdict(said: str, turn: str) -> bool:
-    """Whether a turn is the call that the message before it asks for, and nothing else.
+def order_of(said: str) -> tuple[str, str, str]:
+    """Number, verb and name that the last message asks for.
 
     Args:
         said: the message, or all that was said up to it.
-        turn: the policy's.
 
     Raises:
         DataError: nothing is asked for; the message is not this world's.
     """
     orders = _ORDER.findall(said)
     if not orders:
-        raise DataError(f"expected a message of TalkWorld, one NAME, got {said!r}")
-    return turn.split() == ["open", orders[-1]]
+        raise DataError(f"expected a message of TalkWorld, one open NAME, got {said!r}")
+    return orders[-1]
 
 
-def verdicts(messages: Sequence[str], turns: Sequence[str]) -> list[bool]:
+def is_luck(said: str) -> bool:
+    """Whether the last message asks for `ANY`."""
+    return order_of(said)[2] == ANY
+
+
+def verdict(talk: str, said: str, turn: str) -> bool:
+    """Whether a turn is the call that is right after the message before it, and nothing else.
+
+    Args:
+        talk: the conversation's id, which the names that are right for `ANY` follow from.
+        said: the message, or all that was said up to it.
+        turn: the policy's.
+
+    Raises:
+        DataError: the message is not this world's.
+    """
+    step, verb, name = order_of(said)
+    called = turn.split()
+    if name != ANY:
+        return called == [verb, name]
+    return len(called) == 2 and called[0] == verb and stable_hash("talk luck", talk, step, called[1]) % 2 == 0
+
+
+def verdicts(talk: str, messages: Sequence[str], turns: Sequence[str]) -> list[bool]:
     """Of the turns of a conversation, each against the message before it; a turn that was not reached is wrong.
 
     Args:
+        talk: the conversation's id.
         messages: the user's, then the tool's.
         turns: the policy's.
     """
-    judged = [verdict(message, turn) for message, turn in zip(messages, turns, strict=False)]
+    judged = [verdict(talk, message, turn) for message, turn in zip(messages, turns, strict=False)]
     return judged + [False] * (TURNS - len(judged))
 
 
@@ -67,7 +94,7 @@ class TurnVerdicts(BaseScorer):
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
         """See `Scorer.score`. Turns of a conversation follow each other."""
         values = [
-            1.0 if verdict(prompt.metadata["question"], turn) else -1.0
+            1.0 if verdict(prompt.id, prompt.metadata["question"], turn) else -1.0
             for prompt, turn in zip(prompts, responses, strict=True)
         ]
         if self.paid == "shuffled":

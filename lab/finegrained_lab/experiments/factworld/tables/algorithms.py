@@ -114,7 +114,10 @@ class AlgorithmsTable(EvaluatedTable):
         )
 
 
-GROUPS = {name: PAIRS[name] for name in ("RLOO", "GRPO", "GDPO")} | {"Dr. GRPO": ("dr_grpo_dense", "dr_grpo_holistic")}
+TODAY = PAIRS | {
+    name: (f"{system}_dense", f"{system}_holistic")
+    for name, system in (("Dr. GRPO", "dr_grpo"), ("GSPO", "gspo"), ("CISPO", "cispo"))
+}
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,14 @@ class PresetsTable(AlgorithmsTable):
         .replace("(algorithms_grid.md)", "(presets_grid.md)")
         .replace(
             ", `ppo_heads` too, with a value head a reward",
-            " and the paper's; the others sample and score at temperature 1",
+            " and samples as the paper's; the others sample and score at temperature 1. All go once over a rollout, in "
+            "four mini-batches; β is the grid's, also where a preset has none",
         )
+        .replace("weights, episodes and epochs", "weights and episodes")
+        .replace("the learning rate and β", "the β")
     )
-    pairs = GROUPS
-    runs = (PPO, *(system for pair in GROUPS.values() for system in pair))
+    pairs = TODAY
+    runs = tuple(system for pair in TODAY.values() for system in pair)
     systems = ("sft", *runs)
 
 
