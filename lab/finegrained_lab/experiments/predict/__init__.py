@@ -6,6 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AnnotateWithFault": "faults",
+        "MeasureRewards": "measure",
         "PredictTable": "table",
         "RewardModelGrid": "grid",
         "TrainInUnits": "policies",

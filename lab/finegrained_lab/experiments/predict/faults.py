@@ -104,6 +104,8 @@ class AnnotateWithFault(Settings):
         fault: what they never see.
         noise: of their random errors beside it (`Annotator.noise`).
         seed: of these.
+        start: the first question that is annotated, from 0.
+        stop: the question behind the last one; None: to the end.
         segmenter: cuts answers into what is marked.
     """
 
@@ -112,6 +114,8 @@ class AnnotateWithFault(Settings):
     fault: Fault = "none"
     noise: float = 0.0
     seed: Seed = 0
+    start: int = 0
+    stop: int | None = None
     segmenter: str = DEFAULT_SEGMENTER
 
     def __post_init__(self) -> None:
@@ -122,7 +126,8 @@ class AnnotateWithFault(Settings):
     def run(self) -> None:
         """Read, annotate, write; a question with an empty output is left out."""
         segmenter = SpacySegmenter(self.segmenter)
-        records = [record for record in read_outputs(self.input) if all(text.strip() for text in record.outputs)]
+        chosen = read_outputs(self.input)[self.start : self.stop]
+        records = [record for record in chosen if all(text.strip() for text in record.outputs)]
         write_feedback(self.output, [self._annotated(record, segmenter) for record in records])
 
     def _annotated(self, record: OutputRecord, segmenter: Segmenter) -> FeedbackRecord:

@@ -1,7 +1,10 @@
 """Many reward models of one world, fault by size by noise, and what each component says of the texts it is shown.
 
 A reward has three components. A fault spoils the labels of one of them, so that the other two are those of the reward
-without a fault of the same size and noise: they are trained once. A component that is scored is not trained again.
+without a fault of the same size and noise: they are trained once. Each begins with a model that learnt the same
+judgement from the oracle's labels of other questions: as a pretrained encoder does, it knows what to look at, and some
+steps on faulty feedback teach it the fault. The last step's model is kept, whatever it is worth. A component that is
+scored is not trained again.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from finegrained_lab.experiments.predict.faults import COMPONENT, AnnotateWithFault, Fault
 from finegrained_lab.experiments.predict.texts import Shown, read_shown
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed
 from finegrained_rlhf.launch.build import build
 from finegrained_rlhf.launch.steps import Step, run_job
@@ -58,7 +62,9 @@ class RewardModelGrid(Settings):
         output_dir: of scores (`scores/NAME.json`), models (`models/NAME`) and feedback.
         noises: dials of the annotators (`Annotator.noise`).
         faults: of the annotators; `none` is among them.
-        train: arguments of `train-reward-model` by kind, and `all`.
+        pretrain: arguments of `train-reward-model` for the encoders.
+        tune: arguments of it for the components, by kind.
+        pretrained_on: so many training questions, the first, teach the encoders; the others get faulty feedback.
         questions: of the pool.
         changed: dev questions of the battery.
         bought: questions with truth-free edits.
@@ -73,16 +79,18 @@ class RewardModelGrid(Settings):
     output_dir: OutputDirectory
     noises: Sequence[float]
     faults: Sequence[Fault]
-    train: Mapping[str, Sequence[str]]
+    pretrain: Sequence[str]
+    tune: Mapping[str, Sequence[str]]
+    pretrained_on: int = 300
     questions: int = 60
-    changed: int = 24
-    bought: int = 12
+    changed: int = 20
+    bought: int = 10
     edits: int = 40
     seed: Seed = 0
 
     def run(self) -> None:
         """Train and score whatever is not there, one component after the other."""
-        shown = self.shown()
+        shown = self.shown
         jobs: dict[str, dict[str, Any]] = {}
         for component in self.components():
             path = Path(self.output_dir) / "scores" / f"{component.name}.json"
@@ -91,6 +99,7 @@ class RewardModelGrid(Settings):
                 write_json(path, self._scored(component, shown))
                 print(f"scored {component.name}", flush=True)
 
+    @cached_property
     def shown(self) -> Shown:
         """The texts that are scored."""
         return read_shown(
@@ -112,32 +121,42 @@ class RewardModelGrid(Settings):
         """Where the model of a component lies."""
         return Path(self.output_dir) / "models" / component.name
 
-    def _feedback(self, component: Component, source: str, name: str) -> Path:
-        path = Path(self.output_dir) / "feedback" / f"{component.fault}_{component.noise:g}_{name}.json"
+    def _feedback(self, fault: Fault, noise: float, source: str, name: str, **part: int | None) -> str:
+        path = Path(self.output_dir) / "feedback" / f"{fault}_{noise:g}_{name}.json"
         if not path.is_file():
-            AnnotateWithFault(source, str(path), component.fault, component.noise, self.seed).run()
-        return path
+            AnnotateWithFault(source, str(path), fault, noise, self.seed, **part).run()
+        return str(path)
 
     def _train(self, component: Component, jobs: dict[str, dict[str, Any]]) -> None:
-        key = f"{component.kind} {component.fault == 'blind'}"
-        if key not in jobs:
-            arguments = ["experiment=factworld/reward_model", f"reward_model={component.kind}"]
-            arguments += [*self.train.get("all", ()), *self.train.get(component.kind, ())]
-            arguments += ["reward_model.passage_tokens=0"] if component.fault == "blind" else []
-            jobs[key] = Step("train", {"script": "train_reward_model", "args": arguments}).job
+        encoder = Path(self.output_dir) / "encoders" / f"{component.kind}_{component.size}"
+        if not (encoder / "metrics.json").is_file():
+            data = self._feedback("none", 0.0, self.outputs, "pretraining", stop=self.pretrained_on)
+            dev = self._feedback("none", 0.0, self.outputs_dev, "dev")
+            first = {"data": data, "validation_data": dev, "model": self.models[component.size]}
+            self._run(component.kind, self.pretrain, {**first, "output_dir": str(encoder)}, jobs)
         directory = self.directory(component)
         values = {
-            "data": str(self._feedback(component, self.outputs, "train")),
-            "validation_data": str(self._feedback(component, self.outputs_dev, "dev")),
-            "model": self.models[component.size],
+            "data": self._feedback(component.fault, component.noise, self.outputs, "train", start=self.pretrained_on),
+            "model": str(encoder),
             "output_dir": str(directory),
-            "seed": self.seed,
+            "held_out": 0.0,
         }
-        run_job(build({**jobs[key], **values}), OneProcess())
+        blind = ["reward_model.passage_tokens=0"] if component.fault == "blind" else []
+        self._run(component.kind, [*self.tune[component.kind], *blind], values, jobs)
         shutil.rmtree(directory / "checkpoints", ignore_errors=True)
 
+    def _run(
+        self, kind: str, arguments: Sequence[str], values: Mapping[str, Any], jobs: dict[str, dict[str, Any]]
+    ) -> None:
+        """Train; what a command line composes is composed once for all components alike."""
+        line = ("experiment=factworld/reward_model", f"reward_model={kind}", *arguments)
+        if str(line) not in jobs:
+            jobs[str(line)] = Step("train", {"script": "train_reward_model", "args": line}).job
+        run_job(build({**jobs[str(line)], **values, "seed": self.seed}), OneProcess())
+
     def _scored(self, component: Component, shown: Shown) -> dict[str, Any]:
-        """Accuracy on dev labels, and by question and text the segments with their values."""
+        """Accuracy on dev labels of the same annotators, and by question and text the segments with their values."""
+        from reward_models import EvaluateRewardModel
         from reward_models.scorers import SegmentScorer, SequenceScorer
 
         directory = str(self.directory(component))
@@ -148,8 +167,6 @@ class RewardModelGrid(Settings):
         values: dict[str, dict[str, list[Any]]] = {}
         for (name, text), spans, row in zip(texts, scores.spans, scores.values, strict=True):
             values.setdefault(name, {})[text] = [[*span, value] for span, value in zip(spans, row, strict=True)]
-        return {
-            "component": vars(component),
-            "dev": read_json(Path(directory) / "metrics.json")["dev"],
-            "values": values,
-        }
+        labels = self._feedback(component.fault, component.noise, self.outputs_dev, "dev")
+        report = EvaluateRewardModel(directory, labels, str(Path(directory) / "dev.json")).run()
+        return {"component": vars(component), "dev": {"accuracy": report.accuracy}, "values": values}
