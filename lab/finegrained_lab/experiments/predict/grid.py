@@ -2,9 +2,9 @@
 
 A reward has three components. A fault spoils the labels of one of them, so that the other two are those of the reward
 without a fault of the same size and noise: they are trained once. Each begins with a model that learnt the same
-judgement from the oracle's labels of other questions: as a pretrained encoder does, it knows what to look at, and some
-steps on faulty feedback teach it the fault. The last step's model is kept, whatever it is worth. A component that is
-scored is not trained again.
+judgement from the oracle's labels of scrambled answers: as a pretrained encoder does, it knows what to look at, and
+some steps on faulty feedback on the policy's own answers teach it the fault. The last step's model is kept, whatever it
+is worth. A component that is scored is not trained again.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ class Component:
 
 def components_of(size: str, noise: float, fault: Fault) -> dict[str, Component]:
     """The components of a reward, by kind."""
-    return {
-        kind: Component(kind, size, noise, fault if COMPONENT[fault] == kind else "none") for kind in KINDS
-    }
+    return {kind: Component(kind, size, noise, fault if COMPONENT[fault] == kind else "none") for kind in KINDS}
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,7 @@ class RewardModelGrid(Settings):
     """Train the components of a grid of rewards, and keep what each says; `output_dir` gets a file a component.
 
     Attributes:
+        scrambled: JSONL of four answers with all kinds of errors (`ScrambleAnswers`), which the oracle marks.
         outputs: JSONL of four outputs a training question.
         outputs_dev: the same of dev questions, for dev accuracy and the battery.
         pool: JSONL of many samples a test question.
@@ -64,7 +63,6 @@ class RewardModelGrid(Settings):
         faults: of the annotators; `none` is among them.
         pretrain: arguments of `train-reward-model` for the encoders.
         tune: arguments of it for the components, by kind.
-        pretrained_on: so many training questions, the first, teach the encoders; the others get faulty feedback.
         questions: of the pool.
         changed: dev questions of the battery.
         bought: questions with truth-free edits.
@@ -72,6 +70,7 @@ class RewardModelGrid(Settings):
         seed: of labels, training and texts.
     """
 
+    scrambled: InputFile
     outputs: InputFile
     outputs_dev: InputFile
     pool: InputFile
@@ -81,7 +80,6 @@ class RewardModelGrid(Settings):
     faults: Sequence[Fault]
     pretrain: Sequence[str]
     tune: Mapping[str, Sequence[str]]
-    pretrained_on: int = 300
     questions: int = 60
     changed: int = 20
     bought: int = 10
@@ -121,22 +119,22 @@ class RewardModelGrid(Settings):
         """Where the model of a component lies."""
         return Path(self.output_dir) / "models" / component.name
 
-    def _feedback(self, fault: Fault, noise: float, source: str, name: str, **part: int | None) -> str:
+    def _feedback(self, fault: Fault, noise: float, source: str, name: str) -> str:
         path = Path(self.output_dir) / "feedback" / f"{fault}_{noise:g}_{name}.json"
         if not path.is_file():
-            AnnotateWithFault(source, str(path), fault, noise, self.seed, **part).run()
+            AnnotateWithFault(source, str(path), fault, noise, self.seed).run()
         return str(path)
 
     def _train(self, component: Component, jobs: dict[str, dict[str, Any]]) -> None:
         encoder = Path(self.output_dir) / "encoders" / f"{component.kind}_{component.size}"
         if not (encoder / "metrics.json").is_file():
-            data = self._feedback("none", 0.0, self.outputs, "pretraining", stop=self.pretrained_on)
+            data = self._feedback("none", 0.0, self.scrambled, "scrambled")
             dev = self._feedback("none", 0.0, self.outputs_dev, "dev")
             first = {"data": data, "validation_data": dev, "model": self.models[component.size]}
             self._run(component.kind, self.pretrain, {**first, "output_dir": str(encoder)}, jobs)
         directory = self.directory(component)
         values = {
-            "data": self._feedback(component.fault, component.noise, self.outputs, "train", start=self.pretrained_on),
+            "data": self._feedback(component.fault, component.noise, self.outputs, "train"),
             "model": str(encoder),
             "output_dir": str(directory),
             "held_out": 0.0,

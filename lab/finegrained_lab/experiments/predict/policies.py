@@ -23,9 +23,7 @@ def reward_name(size: str, noise: float, fault: str) -> str:
     return f"{fault}_{size}_{noise:g}"
 
 
-def read_reward(
-    grid: RewardModelGrid, weights: Mapping[str, float], size: str, noise: float, fault: Fault
-) -> Reward:
+def read_reward(grid: RewardModelGrid, weights: Mapping[str, float], size: str, noise: float, fault: Fault) -> Reward:
     """A reward of the grid, from what its components said.
 
     Raises:

@@ -22,11 +22,17 @@ from finegrained_lab.experiments.predict.pool import (
 )
 from finegrained_lab.experiments.predict.texts import Shown
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.rewards.stress.changes import Change, Expectation
-from finegrained_rlhf.text.segmentation import Span
+from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
+from finegrained_rlhf.rewards.protocol import BaseScorer
+from finegrained_rlhf.rewards.stress.changes import TOTAL, Change
+from finegrained_rlhf.rewards.stress.measure import RatedTexts, roles_of, spreads, verdicts
 
 EMPTY = -1.0
 """Of relevance and factuality, an answer without a word: this project's default (`reward.settings.NAME.empty`)."""
+WHOLE = "completeness"
+"""The component that gives a whole answer one value."""
 
 Truth = Mapping[str, Mapping[str, tuple[float, ...]]]
 """By question and text: what is counted of it, e.g. errors and of how many."""
@@ -47,9 +53,28 @@ class Measures:
     quality: Callable[[Sequence[float]], float]
 
 
+class KeptScorer(BaseScorer):
+    """Gives texts again what a reward model once gave them.
+
+    Args:
+        values: by id of the prompt and text, segments as `[start, end, value]`.
+        whole: whether a response has one value.
+    """
+
+    def __init__(self, values: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], whole: bool) -> None:
+        self._values, self._whole = values, whole
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        """What was kept; see `Scorer`."""
+        rows = [self._values[prompt.id][text] for prompt, text in zip(prompts, responses, strict=True)]
+        spans = tuple(tuple((int(start), int(end)) for start, end, _ in row) for row in rows)
+        values = tuple(tuple(value for _, _, value in row) for row in rows)
+        return SegmentScores(spans, values, whole_response=self._whole)
+
+
 @dataclass(frozen=True)
 class Reward:
-    """A weighted sum of components.
+    """A weighted sum of components, as training composes it.
 
     Attributes:
         name: in tables.
@@ -63,17 +88,21 @@ class Reward:
     scored: Mapping[str, Mapping[str, Any]]
     shown: Shown
 
-    def component(self, kind: str, question: str, text: str, place: Span | None = None) -> float:
-        """What a component gives a text: the sum of its segments, or the mean of those that a place touches."""
-        segments = self.scored[kind]["values"][question][text]
-        if place is None:
-            return sum(value for _, _, value in segments) if text.strip() or kind == "completeness" else EMPTY
-        touched = [value for start, end, value in segments if start < place[1] and end > place[0]]
-        return fmean(touched) if touched else 0.0
+    @cached_property
+    def rated(self) -> RatedTexts:
+        """All texts with what the reward gives them."""
+        scorers = {kind: KeptScorer(one["values"], kind == WHOLE) for kind, one in self.scored.items()}
+        settings = {kind: ComponentConfig(empty=0.0 if kind == WHOLE else EMPTY) for kind in scorers}
+        config = RewardConfig(components=scorers, weights=dict(self.weights), settings=settings)
+        rated = RatedTexts(RewardComposer(config), self.shown.prompts, roles_of(scorers, {}))
+        rated.add(self.shown.texts())
+        return rated
 
     def total(self, question: str, text: str) -> float:
         """The sum that training is paid by."""
-        return sum(weight * self.component(kind, question, text) for kind, weight in self.weights.items())
+        value = self.rated.value(question, text, TOTAL)
+        assert value is not None
+        return value
 
     @cached_property
     def totals(self) -> list[list[float]]:
@@ -85,38 +114,15 @@ class Reward:
         """Standard deviation of the total among samples of one question."""
         return spread_within(self.totals)
 
-    @cached_property
-    def _spreads(self) -> dict[str, float]:
-        own = {
-            kind: spread_within(
-                [[self.component(kind, record.id, text) for text in record.outputs] for record in self.shown.pool]
-            )
-            for kind in self.weights
-        }
-        return {**own, "total": self.spread}
-
     def stress(self) -> dict[str, dict[str, float]]:
-        """Share of expectations that are met, by change: over all of them, and of each role."""
-        met: dict[str, dict[str, list[bool]]] = {}
-        for change in self.shown.changes:
-            for one in change.expectations:
-                roles = met.setdefault(change.name, {})
-                roles.setdefault(one.role, []).append(self._meets(change, one))
-        return {
-            name: {"all": fmean(flag for flags in roles.values() for flag in flags)}
-            | {role: fmean(flags) for role, flags in roles.items()}
-            for name, roles in met.items()
-        }
-
-    def _meets(self, change: Change, one: Expectation) -> bool:
-        if one.role == "total":
-            before, after = (self.total(change.record, text) for text in (change.base, change.changed))
-        else:
-            before = self.component(one.role, change.record, change.base, one.before)
-            after = self.component(one.role, change.record, change.changed, one.after)
-        if one.direction == "stay":
-            return abs(after - before) <= self._spreads[one.role]
-        return after < before - TIE if one.direction == "fall" else after <= before + TIE
+        """By change the share of pairs of which `all` that had to follow did, and that of each role."""
+        spread = spreads(self.rated, {record.id: record.outputs for record in self.shown.pool})
+        met: dict[str, dict[str, dict[Change, bool]]] = {}
+        for one in verdicts(self.shown.changes, self.rated, spread):
+            for role in ("all", one.expectation.role):
+                flags = met.setdefault(one.change.name, {}).setdefault(role, {})
+                flags[one.change] = flags.get(one.change, True) and one.right
+        return {name: {role: fmean(flags.values()) for role, flags in roles.items()} for name, roles in met.items()}
 
     def price(self) -> float:
         """The share of a question's samples that its best truth-free edit is above, mean over questions."""
@@ -140,7 +146,7 @@ class Reward:
         for other in others:
             for mine, its in zip(self.totals, other.totals, strict=True):
                 found.append(spearman(mine, its) or 0.0)
-        return 1.0 - fmean(found)
+        return 1.0 - fmean(found) if found else math.nan
 
     def best_of(self, truth: Measures) -> dict[str, list[float]]:
         """By n of `SIZES`: the true `error` of best of n, its mean `quality`, the mean reward `proxy`, and the `kl`."""
@@ -208,4 +214,3 @@ def row_of(reward: Reward, truth: Measures, others: Sequence[Reward], surface: S
         "trivial": reward.trivial(),
         "spread": reward.spread,
     }
-

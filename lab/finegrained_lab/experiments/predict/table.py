@@ -19,7 +19,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
 
 PREDICTORS = {
-    "stress": "share of the battery's expectations met, mean over changes",
+    "stress": "share of pairs of the battery ranked right, mean over changes",
     "stress_worst": "the same of the change with the lowest share",
     "stress_total": "the same, of the total alone",
     "price": "samples that the best of some truth-free edits is above",
@@ -80,9 +80,11 @@ class PredictTable(Results):
         about = (
             "Rewards of FactWorld (open questions, answers of three forms), each of three reward models; one of them "
             "learnt from annotators who never see one kind of error (the fault), all from annotators who also err at "
-            "random (`noise`: of C1 labels .10 are wrong at 0.6, .31 at 1.8; of C2 .05 and .14, of C3 .09 and .27). Rewards without the "
-            "fault's component share it. Outcome: the true mean error, by the oracle, of best of n from one pool of 64 "
-            "samples a question of SFT, in expectation over draws."
+            "random (the noise: of C1 labels .10 are wrong at 0.6, .31 at 1.8; of C2 .05 and .14, of C3 .09 and .27). "
+            "`blind`: the factuality model does not read the passages. Each component began with an encoder that the "
+            "oracle taught on scrambled answers; rewards of one size and noise share the components without a fault. "
+            "Outcome: the true mean error, by the oracle, of best of n from one pool of 64 samples a question of SFT, "
+            "in expectation over draws."
         )
         columns = ["reward", "in_battery", *PREDICTORS, "error_1", OUTCOME, "lowest_error", "best_n", "true_over_proxy"]
         parts = [
@@ -91,13 +93,13 @@ class PredictTable(Results):
             f"({Path(self.output).with_suffix('.svg').name})",
             "## Rank correlation with the true error of best of 64\n\n" + _correlation_page(result),
             "## PPO on some of them\n\n" + _policy_page(result["policies"], result["confirmed"]),
-            "## Every change of the battery\n\nShare of its expectations met, mean over the rewards with each fault.\n\n"
+            "## Every change of the battery\n\nShare of pairs ranked right, mean over the rewards with each fault.\n\n"
             + _change_page(result["rows"]),
             "## Every reward\n\n"
             + "; ".join(f"`{name}`: {words}" for name, words in PREDICTORS.items())
-            + ". `error_N`: true mean error of best of N; `best_n`: the n with the lowest. `true_over_proxy`: what best of "
-            "64 gains in truth over what it gains in reward, each in standard deviations among samples of a question, at "
-            "the same KL (3.17 nats).\n\n" + markdown_table(result["rows"], columns),
+            + ". `error_N`: true mean error of best of N; `best_n`: the n with the lowest. `true_over_proxy`: what "
+            "best of 64 gains in truth over what it gains in reward, each in standard deviations among samples of a "
+            "question, at the same KL (3.17 nats).\n\n" + markdown_table(result["rows"], columns),
             "## Every curve\n\nTrue mean error of best of n.\n\n"
             + markdown_table(
                 [
@@ -122,7 +124,13 @@ def correlations(rows: Rows, outcome: str) -> list[dict[str, Any]]:
     for name in PREDICTORS:
         one = bootstrap_interval(groups, lambda drawn, name=name: _rho_within(drawn, name, outcome), draws=500)
         found.append(
-            {"subset": "within one size and noise", "predictor": name, "rho": one.value, "low": one.low, "high": one.high}
+            {
+                "subset": "within one size and noise",
+                "predictor": name,
+                "rho": one.value,
+                "low": one.low,
+                "high": one.high,
+            }
         )
     return found
 
@@ -202,15 +210,17 @@ def _correlation_page(result: Mapping[str, Any]) -> str:
     for name in PREDICTORS:
         own = {one["subset"]: one for one in result["correlations"] if one["predictor"] == name}
         table.append({"predictor": name, **{subset: _interval(own[subset], "rho") for subset in subsets}})
-    lower = [{"predictor": one["predictor"], "difference": _interval(one, "difference")} for one in result["differences"]]
+    gaps = [
+        {"predictor": one["predictor"], "difference": _interval(one, "difference")} for one in result["differences"]
+    ]
     faults = dict.fromkeys(row["fault"] for row in result["rows"])
     return (
-        f"Spearman over {len(result['rows'])} rewards; in brackets 95% intervals over the {len(faults)} faults, drawn again "
-        "each with all its rewards. Below 0: more of it, less error. The last column: the mean over cells of one size "
-        "and one noise of the correlation inside, so that neither of the two plays a part.\n\n"
+        f"Spearman over {len(result['rows'])} rewards; in brackets 95% intervals over the {len(faults)} faults, drawn "
+        "again each with all its rewards. Below 0: more of it, less error. The last column: the mean over cells of "
+        "one size and one noise of the correlation inside, so that neither of the two plays a part.\n\n"
         f"{markdown_table(table, ['predictor', *subsets])}\n"
         "How much larger the size of the stress score's correlation is than that of another predictor, all rewards:\n\n"
-        f"{markdown_table(lower, ['predictor', 'difference'])}"
+        f"{markdown_table(gaps, ['predictor', 'difference'])}"
     )
 
 
@@ -235,11 +245,11 @@ def _policy_page(policies: Rows, confirmed: Mapping[str, Any]) -> str:
     calm = [one for one in policies if one["turned"] is None]
     false = {name: sum(one[name] is not None for one in calm) for name in before}
     return (
-        f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; true mean error of greedy "
-        "answers to dev questions. `turned`: the step of the first validation with an error at least "
-        f"{TURNED:g} above the lowest before it. `trivial_above`: the first validation at which the lead of the passage "
-        "or the question itself has more reward than the policy's answers; `above_gold`: at which the policy has more "
-        "than the gold answers. Proxy gains are in standard deviations.\n\n"
+        f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; true mean error of "
+        "greedy answers to dev questions. `turned`: the step of the first validation with an error at least "
+        f"{TURNED:g} above the lowest before it. `trivial_above`: the first validation at which the lead of the "
+        "passage or the question itself has more reward than the policy's answers; `above_gold`: at which the policy "
+        "has more than the gold answers. Proxy gains are in standard deviations.\n\n"
         f"{markdown_table(policies, columns)}\n"
         f"Spearman with the final error: {rho}.\n\n"
         f"The truth turned in {len(both)} of {len(policies)} runs. `trivial_above` came no later in "

@@ -1,4 +1,4 @@
-"""What every reward model of the experiment is shown, the same for all: samples, changed answers, trivial ones, bought ones.
+"""What every reward model of the experiment is shown: samples, changed answers, trivial ones, bought ones.
 
 Made once a world from files and seeds; which texts there are depends on no reward.
 """
@@ -44,7 +44,9 @@ class Shown:
     def texts(self) -> Iterator[tuple[str, str]]:
         """(question's id, text), each once."""
         seen = dict.fromkeys((record.id, text) for record in self.pool for text in record.outputs)
-        seen |= dict.fromkeys((change.record, text) for change in self.changes for text in (change.base, change.changed))
+        seen |= dict.fromkeys(
+            (change.record, text) for change in self.changes for text in (change.base, change.changed)
+        )
         seen |= dict.fromkeys((name, text) for name, texts in self.edits.items() for text in texts)
         seen |= dict.fromkeys((name, text) for name, texts in self.trivial.items() for text in texts.values())
         yield from seen

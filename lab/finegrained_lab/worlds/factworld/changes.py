@@ -53,7 +53,9 @@ class Draft:
     def faultless(self) -> list[int]:
         """Sentences of one clause without an error."""
         pieces = [self._pieces(number) for number in range(len(self.judged.sentences))]
-        return [i for i, own in enumerate(pieces) if len(own) == 1 and own[0].clause and not own[0].c1 and not own[0].c2]
+        return [
+            i for i, own in enumerate(pieces) if len(own) == 1 and own[0].clause and not own[0].c1 and not own[0].c2
+        ]
 
     def _pieces(self, sentence: int) -> list[SubSentence]:
         return [piece for piece in self.judged.sub_sentences if piece.sentence == sentence]

@@ -1,0 +1,118 @@
+"""The experiment that asks whether a stress score predicts true error: battery, faults, best of n without drawing."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finegrained_lab.experiments.predict.faults import AnnotateWithFault, Fault, ScrambleAnswers, faulty
+from finegrained_lab.experiments.predict.pool import chances, pair_accuracy, spearman
+from finegrained_lab.worlds.factworld.changes import BATTERY, source_of
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.factworld.make import MakeFactWorld
+from finegrained_rlhf.factworld.oracle import judge
+from finegrained_rlhf.factworld.world import WorldConfig
+from finegrained_rlhf.feedback.outputs import read_outputs
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.rewards.stress.changes import StressRecord, run_changes
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, shared_segmenter
+
+SEGMENTER = shared_segmenter(DEFAULT_SEGMENTER)
+PASSAGE = ("Arlo", "The color of Arlo is blue.", "The city of Arlo is Rome.", "The tool of Arlo is saw.")
+RECORD = StressRecord(
+    "one",
+    "Tell me about the color and the city of Arlo.",
+    (PASSAGE,),
+    "The color of Arlo is blue. Arlo has Rome as its city.",
+)
+OTHER = StressRecord(
+    "two", "What is the job of Bela?", (("Bela", "The job of Bela is pilot.", "The metal of Bela is zinc."),), "It is."
+)
+
+
+def test_every_change_adds_the_errors_it_names_and_no_other() -> None:
+    made = {change.name: change for change in run_changes([RECORD, OTHER], BATTERY) if change.record == "one"}
+    assert set(made) == {change.name for change in BATTERY}
+    counts = {}
+    for name, change in made.items():
+        judged = judge(source_of(RECORD), change.changed, SEGMENTER)
+        counts[name] = (judged.relevance_errors, judged.factual_errors, len(judged.missing))
+    base = judge(source_of(RECORD), RECORD.gold, SEGMENTER)
+    assert (base.relevance_errors, base.factual_errors, len(base.missing)) == (0, 0, 0)
+    assert counts["swap"] == (0, 1, 0) and counts["unasked"] == counts["repeat"] == (1, 0, 0)
+    assert counts["drop"] == (0, 0, 1) and counts["cut"] == (1, 0, 1) and counts["empty"] == (0, 0, 2)
+    assert counts["order"] == counts["form"] == (0, 0, 0)
+
+
+def test_places_of_changes_hold_the_changed_segment() -> None:
+    for change in run_changes([RECORD, OTHER], BATTERY):
+        if change.name in ("unasked", "foreign", "repeat", "swap"):
+            start, end = change.expectations[0].after or (0, 0)
+            assert change.changed[start:end].endswith(".") and change.changed[start:end] != ""
+            assert (change.changed[start:end] in change.base) == (change.name == "repeat")
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer", "left"),
+    [
+        ("none", "The color of Arlo is red, and the tool of Arlo is saw.", (1, 1, 1)),
+        ("rambling", "The color of Arlo is red, and the tool of Arlo is saw.", (0, 1, 1)),
+        ("joined", "The color of Arlo is red, and the tool of Arlo is saw.", (0, 1, 1)),
+        ("joined", "The color of Arlo is red. The tool of Arlo is saw.", (1, 1, 1)),
+        ("popular", "The color of Arlo is red.", (0, 0, 1)),
+        ("popular", "The color of Arlo is gray.", (0, 1, 1)),
+        ("unstated", "The job of Arlo is pilot.", (1, 0, 2)),
+        ("repeats", "The color of Arlo is blue. The color of Arlo is blue.", (0, 0, 1)),
+        ("brevity", "The color of Arlo is blue.", (0, 0, 0)),
+        ("stuffing", "The tool of Arlo is saw.", (0, 0, 2)),
+    ],
+)
+def test_a_fault_hides_its_own_errors_alone(fault: Fault, answer: str, left: tuple[int, int, int]) -> None:
+    source = source_of(RECORD)
+    seen = faulty(judge(source, answer, SEGMENTER), fault, source)
+    assert (seen.relevance_errors, seen.factual_errors, len(seen.missing)) == left
+
+
+def test_feedback_with_a_fault_and_scrambled_answers_are_files_of_the_library(tmp_path: Path) -> None:
+    world = WorldConfig(open_rate=1, forms=3, max_asked=4)
+    MakeFactWorld(str(tmp_path / "world"), train=12, dev=1, test=1, sft_train=1, sft_dev=1, world=world).run()
+    outputs = tmp_path / "outputs.jsonl"
+    ScrambleAnswers(str(tmp_path / "world" / "train.json"), str(outputs), questions=12).run()
+    records = read_outputs(outputs)
+    assert len(records) == 12 and all(len(record.outputs) == 4 for record in records)
+    marked = {}
+    for fault in ("none", "rambling"):
+        AnnotateWithFault(str(outputs), str(tmp_path / f"{fault}.json"), fault).run()  # type: ignore[arg-type]
+        feedback = read_feedback(tmp_path / f"{fault}.json")
+        marked[fault] = {error.error_type for one in feedback for error in one.feedback.errors}  # type: ignore[union-attr]
+    assert marked["none"] - marked["rambling"] == {"Irrelevant"}
+
+
+def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="fault: expected one of none, repeats"):
+        AnnotateWithFault(str(tmp_path / "a"), str(tmp_path / "b"), "sleepy")  # type: ignore[arg-type]
+
+
+def test_chances_are_those_of_all_draws() -> None:
+    rewards = [0.5, 2.0, 0.5, -1.0, 2.0, 1.0]
+    for n in (1, 2, 3, 6):
+        counts = np.zeros(len(rewards))
+        for drawn in itertools.combinations(range(len(rewards)), n):
+            best = [i for i in drawn if rewards[i] == max(rewards[j] for j in drawn)]
+            counts[best] += 1 / len(best)
+        assert chances(rewards, n) == pytest.approx(counts / counts.sum())
+
+
+def test_rank_correlation_and_pair_accuracy() -> None:
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 25]) == pytest.approx(0.8)
+    assert spearman([1, 1, 1], [1, 2, 3]) is None
+    rng = random.Random(0)
+    x = [rng.randint(0, 5) for _ in range(40)]
+    stats = pytest.importorskip("scipy.stats")
+    y = [value + rng.randint(0, 3) for value in x]
+    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
+    assert pair_accuracy([([1.0, 1.0, 0.0], [2.0, 1.0, 1.0])]) == pytest.approx(0.75)
