@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finegrained_lab.experiments.predict.faults import AnnotateWithFault, Fault, ScrambleAnswers, faulty
+from finegrained_lab.experiments.predict.faults import AnnotateWithFault, Fault, faulty
 from finegrained_lab.experiments.predict.pool import chances, pair_accuracy, spearman
 from finegrained_lab.worlds.factworld.changes import BATTERY, source_of
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.factworld.make import MakeFactWorld
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.factworld.oracle import judge
-from finegrained_rlhf.factworld.world import WorldConfig
-from finegrained_rlhf.feedback.outputs import read_outputs
+from finegrained_rlhf.feedback.outputs import OutputRecord, output_row
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.rewards.stress.changes import StressRecord, run_changes
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, shared_segmenter
@@ -77,19 +77,18 @@ def test_a_fault_hides_its_own_errors_alone(fault: Fault, answer: str, left: tup
     assert (seen.relevance_errors, seen.factual_errors, len(seen.missing)) == left
 
 
-def test_feedback_with_a_fault_and_scrambled_answers_are_files_of_the_library(tmp_path: Path) -> None:
-    world = WorldConfig(open_rate=1, forms=3, max_asked=4)
-    MakeFactWorld(str(tmp_path / "world"), train=12, dev=1, test=1, sft_train=1, sft_dev=1, world=world).run()
+def test_feedback_with_a_fault_lacks_just_its_marks(tmp_path: Path) -> None:
+    answers = ("The tool of Arlo is saw.", "The color of Arlo is red.", "Blue.", "The city of Arlo is Rome.")
+    record = OutputRecord("one", RECORD.question, (Passage("", "Arlo", PASSAGE[1:]),), (RECORD.gold,), "", answers)
     outputs = tmp_path / "outputs.jsonl"
-    ScrambleAnswers(str(tmp_path / "world" / "train.json"), str(outputs), questions=12).run()
-    records = read_outputs(outputs)
-    assert len(records) == 12 and all(len(record.outputs) == 4 for record in records)
-    marked = {}
-    for fault in ("none", "rambling"):
-        AnnotateWithFault(str(outputs), str(tmp_path / f"{fault}.json"), fault).run()  # type: ignore[arg-type]
-        feedback = read_feedback(tmp_path / f"{fault}.json")
-        marked[fault] = {error.error_type for one in feedback for error in one.feedback.errors}  # type: ignore[union-attr]
-    assert marked["none"] - marked["rambling"] == {"Irrelevant"}
+    write_jsonl(outputs, [output_row(record)])
+    marked: dict[Fault, set[str]] = {"none": set(), "rambling": set()}
+    for fault, types in marked.items():
+        AnnotateWithFault(str(outputs), str(tmp_path / f"{fault}.json"), fault).run()
+        feedback = read_feedback(tmp_path / f"{fault}.json")[0].feedback
+        assert feedback is not None
+        types |= {error.error_type for error in feedback.errors}
+    assert marked == {"none": {"Irrelevant"}, "rambling": set()}
 
 
 def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:

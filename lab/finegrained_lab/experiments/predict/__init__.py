@@ -9,7 +9,6 @@ __getattr__, __dir__ = lazy_exports(
         "MeasureRewards": "measure",
         "PredictTable": "table",
         "RewardModelGrid": "grid",
-        "ScrambleAnswers": "faults",
         "TrainInUnits": "policies",
     },
 )

@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.annotate import Annotator, mislabel, prefer
-from finegrained_rlhf.factworld.grammar import Clause, FactSource, parse_source, split_passages
-from finegrained_rlhf.factworld.lexicon import ATTRIBUTES, FORMS, POPULAR, VALUES, clause, sentence
+from finegrained_rlhf.factworld.grammar import FactSource, split_passages
+from finegrained_rlhf.factworld.lexicon import POPULAR
 from finegrained_rlhf.factworld.oracle import Judgement, SubSentence, judge, source_of, to_feedback
-from finegrained_rlhf.feedback.outputs import OutputRecord, output_row, read_outputs
-from finegrained_rlhf.feedback.reading import read_examples, write_feedback
+from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
+from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 
@@ -138,51 +137,3 @@ class AnnotateWithFault(Settings):
             feedback=to_feedback(judged[0], source),
             preferences=prefer(judged),
         )
-
-
-@dataclass(frozen=True)
-class ScrambleAnswers(Settings):
-    """Write four answers to each question of a prompt file that are right and wrong in every way, at random.
-
-    What an encoder learns to judge before it meets a policy's own errors: facts asked for or not, repeated, left out,
-    joined, in any form, with any value of their attribute.
-
-    Attributes:
-        input: prompt file of FactWorld.
-        output: JSONL of outputs.
-        questions: of the file, from its beginning.
-        wrong_rate: how often a value is another one.
-        seed: of all this.
-    """
-
-    input: InputFile
-    output: OutputFile
-    questions: int = 1500
-    wrong_rate: float = 0.35
-    seed: Seed = 0
-
-    def run(self) -> None:
-        """Read, make, write."""
-        segmenter, rows = SpacySegmenter(DEFAULT_SEGMENTER), []
-        for example in read_examples(self.input)[: self.questions]:
-            source = parse_source(example.question, split_passages(example.passages, segmenter))
-            rng = random.Random(stable_hash(self.seed, "scrambled", example.id))
-            rows.append(output_row(OutputRecord.of(example, [self._answer(source, rng) for _ in range(4)])))
-        write_jsonl(self.output, rows)
-
-    def _answer(self, source: FactSource, rng: random.Random) -> str:
-        asked = [name for name in source.asked if rng.random() < 0.7]
-        others = [name for name in ATTRIBUTES if name not in source.asked]
-        stated = asked + rng.sample(others, rng.choice((0, 0, 1, 2))) or [rng.choice(ATTRIBUTES)]
-        stated += rng.sample(stated, rng.choice((0, 0, 1)) if len(stated) > 1 else 0)
-        rng.shuffle(stated)
-        sentences: list[list[str]] = []
-        for name in stated:
-            facts = source.stated(Clause(name, source.entity, ""))
-            right = facts[0].clause.value if facts and rng.random() >= self.wrong_rate else rng.choice(VALUES[name])
-            words = clause(name, source.entity, right, rng.randrange(len(FORMS)))
-            if sentences and rng.random() < 0.3:
-                sentences[-1].append(words)
-            else:
-                sentences.append([words])
-        return " ".join(map(sentence, sentences))

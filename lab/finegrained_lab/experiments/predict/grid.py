@@ -1,10 +1,8 @@
 """Many reward models of one world, fault by size by noise, and what each component says of the texts it is shown.
 
 A reward has three components. A fault spoils the labels of one of them, so that the other two are those of the reward
-without a fault of the same size and noise: they are trained once. Each begins with a model that learnt the same
-judgement from the oracle's labels of scrambled answers: as a pretrained encoder does, it knows what to look at, and
-some steps on faulty feedback on the policy's own answers teach it the fault. The last step's model is kept, whatever it
-is worth. A component that is scored is not trained again.
+without a fault of the same size and noise: they are trained once. The last
+step's model is kept, whatever it is worth. A component that is scored is not trained again.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ class RewardModelGrid(Settings):
     """Train the components of a grid of rewards, and keep what each says; `output_dir` gets a file a component.
 
     Attributes:
-        scrambled: JSONL of four answers with all kinds of errors (`ScrambleAnswers`), which the oracle marks.
         outputs: JSONL of four outputs a training question.
         outputs_dev: the same of dev questions, for dev accuracy and the battery.
         pool: JSONL of many samples a test question.
@@ -61,8 +58,8 @@ class RewardModelGrid(Settings):
         output_dir: of scores (`scores/NAME.json`), models (`models/NAME`) and feedback.
         noises: dials of the annotators (`Annotator.noise`).
         faults: of the annotators; `none` is among them.
-        pretrain: arguments of `train-reward-model` for the encoders.
-        tune: arguments of it for the components, by kind.
+        train: arguments of `train-reward-model` of `all` and by kind.
+        kinds: of components that are trained; a grid may be made in parts.
         questions: of the pool.
         changed: dev questions of the battery.
         bought: questions with truth-free edits.
@@ -70,7 +67,6 @@ class RewardModelGrid(Settings):
         seed: of labels, training and texts.
     """
 
-    scrambled: InputFile
     outputs: InputFile
     outputs_dev: InputFile
     pool: InputFile
@@ -78,10 +74,10 @@ class RewardModelGrid(Settings):
     output_dir: OutputDirectory
     noises: Sequence[float]
     faults: Sequence[Fault]
-    pretrain: Sequence[str]
-    tune: Mapping[str, Sequence[str]]
+    train: Mapping[str, Sequence[str]]
     questions: int = 60
-    changed: int = 20
+    kinds: Sequence[str] = KINDS
+    changed: int = 24
     bought: int = 10
     edits: int = 40
     seed: Seed = 0
@@ -113,7 +109,8 @@ class RewardModelGrid(Settings):
     def components(self) -> list[Component]:
         """All components, each once; those of rewards without a fault come first in each size and noise."""
         rewards = ((size, noise, fault) for noise in self.noises for size in self.models for fault in self.faults)
-        return list(dict.fromkeys(one for reward in rewards for one in components_of(*reward).values()))
+        made = dict.fromkeys(one for reward in rewards for one in components_of(*reward).values())
+        return [one for one in made if one.kind in self.kinds]
 
     def directory(self, component: Component) -> Path:
         """Where the model of a component lies."""
@@ -126,21 +123,15 @@ class RewardModelGrid(Settings):
         return str(path)
 
     def _train(self, component: Component, jobs: dict[str, dict[str, Any]]) -> None:
-        encoder = Path(self.output_dir) / "encoders" / f"{component.kind}_{component.size}"
-        if not (encoder / "metrics.json").is_file():
-            data = self._feedback("none", 0.0, self.scrambled, "scrambled")
-            dev = self._feedback("none", 0.0, self.outputs_dev, "dev")
-            first = {"data": data, "validation_data": dev, "model": self.models[component.size]}
-            self._run(component.kind, self.pretrain, {**first, "output_dir": str(encoder)}, jobs)
         directory = self.directory(component)
         values = {
             "data": self._feedback(component.fault, component.noise, self.outputs, "train"),
-            "model": str(encoder),
+            "model": self.models[component.size],
             "output_dir": str(directory),
             "held_out": 0.0,
         }
         blind = ["reward_model.passage_tokens=0"] if component.fault == "blind" else []
-        self._run(component.kind, [*self.tune[component.kind], *blind], values, jobs)
+        self._run(component.kind, [*self.train["all"], *self.train[component.kind], *blind], values, jobs)
         shutil.rmtree(directory / "checkpoints", ignore_errors=True)
 
     def _run(
