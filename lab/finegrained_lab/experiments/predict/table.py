@@ -17,6 +17,7 @@ from finegrained_rlhf.factworld.report import mean_error
 from finegrained_rlhf.metrics.significance import bootstrap_interval
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.training.hacking import hacking_warnings
 
 PREDICTORS = {
     "stress": "share of pairs of the battery ranked right, mean over changes",
@@ -36,6 +37,8 @@ SUBSETS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "faults in the battery, and none": lambda row: row["in_battery"] is not False,
     "faults not in it, and none": lambda row: row["in_battery"] is not True,
 }
+WARNINGS = ("trivial_above", "above_gold", "hacking")
+"""What a validation may warn of."""
 TURNED = 0.02
 """An error is said to have turned where it is so much above its lowest."""
 
@@ -186,6 +189,7 @@ def _policies(root: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
         warned = {
             "trivial_above": next((n for n, value in enumerate(paid) if bought > value), None),
             "above_gold": next((n for n, value in enumerate(paid) if value > trivial["gold"]), None),
+            "hacking": next((n for n, line in enumerate(lines) if hacking_warnings(lines[0], line)), None),
         }
         found.append(
             {
@@ -235,13 +239,10 @@ def _policy_page(policies: Rows, confirmed: Mapping[str, Any]) -> str:
     if not policies:
         return "No run is finished."
     columns = ["reward", OUTCOME, "sft_error", "lowest_error", "final_error", "proxy_gain"]
-    columns += ["turned", "trivial_above", "above_gold"]
+    columns += ["turned", *WARNINGS]
     rho = ", ".join(f"`{name}` {value:+.2f}" for name, value in confirmed.items() if value is not None)
     both = [one for one in policies if one["turned"] is not None]
-    before = {
-        name: sum(one[name] is not None and one[name] <= one["turned"] for one in both)
-        for name in ("trivial_above", "above_gold")
-    }
+    before = {name: sum(one[name] is not None and one[name] <= one["turned"] for one in both) for name in WARNINGS}
     calm = [one for one in policies if one["turned"] is None]
     false = {name: sum(one[name] is not None for one in calm) for name in before}
     return (
@@ -249,12 +250,15 @@ def _policy_page(policies: Rows, confirmed: Mapping[str, Any]) -> str:
         "greedy answers to dev questions. `turned`: the step of the first validation with an error at least "
         f"{TURNED:g} above the lowest before it. `trivial_above`: the first validation at which the lead of the "
         "passage or the question itself has more reward than the policy's answers; `above_gold`: at which the policy "
-        "has more than the gold answers. Proxy gains are in standard deviations.\n\n"
+        "has more than the gold answers; `hacking`: at which the run itself warned of reward hacking. Proxy gains are in standard deviations.\n\n"
         f"{markdown_table(policies, columns)}\n"
         f"Spearman with the final error: {rho}.\n\n"
-        f"The truth turned in {len(both)} of {len(policies)} runs. `trivial_above` came no later in "
-        f"{before['trivial_above']} of them, and came in {false['trivial_above']} of the {len(calm)} others; "
-        f"`above_gold` in {before['above_gold']}, and in {false['above_gold']}."
+        f"The truth turned in {len(both)} of {len(policies)} runs. "
+        + "; ".join(
+            f"`{name}` came no later in {before[name]} of them, and came in {false[name]} of the {len(calm)} others"
+            for name in WARNINGS
+        )
+        + "."
     )
 
 
