@@ -9,14 +9,16 @@ its own, and no auxiliary fact is taken out.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.factworld import lexicon
 from finegrained_rlhf.factworld.grammar import Clause, FactSource, parse_source, split_passages
 from finegrained_rlhf.factworld.oracle import Judgement, SubSentence, judge
-from finegrained_rlhf.rewards.stress.changes import Change, Expectation, StressRecord
+from finegrained_rlhf.rewards.stress.changes import Change, Direction, Expectation, StressRecord
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Span, shared_segmenter
 
 Edit = tuple[str, tuple[Expectation, ...]]
@@ -93,7 +95,7 @@ def unasked(draft: Draft) -> Edit | None:
     """A fact of the passages that nobody asked for, in a sentence of its own at the end."""
     free = [facts[0].clause for facts in draft.source.facts.values() if not draft.source.asks_for(facts[0].clause)]
     stated = {piece.clause.topic for piece in draft.judged.sub_sentences if piece.clause}
-    return _inserted(draft, [clause.sentence for clause in free if clause.topic not in stated])
+    return _inserted(draft, [clause.sentence for clause in free if clause.topic not in stated], "not_rise")
 
 
 def foreign(draft: Draft) -> Edit | None:
@@ -103,21 +105,24 @@ def foreign(draft: Draft) -> Edit | None:
         facts = source_of(other).facts.values()
         clauses = [fact[0].clause for fact in facts if fact[0].clause.entity != draft.source.entity]
         sentences += [clause.sentence for clause in clauses if not draft.source.asks_for(clause)]
-    return _inserted(draft, sentences)
+    return _inserted(draft, sentences, "fall")
 
 
 def repeat(draft: Draft) -> Edit | None:
     """A faultless sentence once more, word for word, at the end."""
-    return _inserted(draft, [draft.sentence(number) for number in draft.faultless()])
+    return _inserted(draft, [draft.sentence(number) for number in draft.faultless()], "not_rise")
 
 
-def _inserted(draft: Draft, sentences: Sequence[str]) -> Edit | None:
+def _inserted(draft: Draft, sentences: Sequence[str], total: Direction) -> Edit | None:
+    """One of some sentences at the end: less relevant than a faultless one. A true one may be paid for its truth as
+    much as it costs, so that the total need not fall.
+    """
     before = draft.faultless()
     if not before or not sentences:
         return None
     changed, after = draft.behind(draft.random.choice(list(sentences)))
     place = draft.judged.sentences[draft.random.choice(before)]
-    return changed, (Expectation("relevance", "fall", place, after), Expectation("total", "fall"))
+    return changed, (Expectation("relevance", "fall", place, after), Expectation("total", total))
 
 
 def drop(draft: Draft) -> Edit | None:
@@ -198,63 +203,78 @@ def source_of(record: StressRecord) -> FactSource:
     return parse_source(record.question, split_passages(passages, shared_segmenter(DEFAULT_SEGMENTER)))
 
 
-Errors = tuple[int, int, int]
-"""Sub-sentences with a C1 error, sentences with a C2 error, missing facts."""
+_ROLES = ("relevance", "factuality", "completeness")
 
 
-def _errors(judged: Judgement) -> Errors:
+def _errors(judged: Judgement) -> tuple[int, int, int]:
+    """Sub-sentences with a C1 error, sentences with a C2 error, missing facts."""
     return judged.relevance_errors, judged.factual_errors, len(judged.missing)
 
 
+_RELEVANCE, _BOTH = frozenset({"relevance"}), frozenset({"relevance", "factuality"})
+_MAKERS: Mapping[str, tuple[str, Callable[[Draft], Edit | None], frozenset[str]]] = {
+    "swap": ("swap", swap, frozenset({"factuality"})),
+    "unasked": ("insert", unasked, _RELEVANCE),
+    "foreign": ("insert", foreign, _BOTH),
+    "repeat": ("copy", repeat, _RELEVANCE),
+    "drop": ("delete", drop, frozenset({"completeness"})),
+    "other_answer": ("mismatch", other_answer, frozenset({"completeness"})),
+    "restated": ("degenerate", restated, frozenset({"completeness"})),
+    "empty": ("degenerate", empty, frozenset({"completeness"})),
+    "names": ("pad", names, _RELEVANCE),
+    "cut": ("cut", cut, frozenset({"relevance", "completeness"})),
+    "order": ("surface", order, frozenset()),
+    "form": ("surface", form, frozenset()),
+}
+"""By name the family of a change, what makes it, and which errors it must add; of those that replace an answer it may
+add others too."""
+_REPLACES = ("mismatch", "degenerate")
+
+
 @dataclass(frozen=True)
-class WorldChange:
+class WorldChange(Settings):
     """One change of FactWorld's battery; satisfies `MakesChanges`.
 
     Attributes:
-        name: of the change.
-        family: of the change.
-        make: changes a draft; None where it cannot.
-        adds: which errors it must add: a subset of `relevance`, `factuality`, `completeness`; none may go.
+        name: of the change: swap, unasked, foreign, repeat, drop, other_answer, restated, empty, names, cut, order or
+            form.
         segmenter: cuts answers as the oracle does.
     """
 
     name: str
-    family: str
-    make: Callable[[Draft], Edit | None]
-    adds: frozenset[str] = frozenset()
-    segmenter: str = field(default=DEFAULT_SEGMENTER, kw_only=True)
+    segmenter: str = DEFAULT_SEGMENTER
+
+    def __post_init__(self) -> None:
+        if self.name not in _MAKERS:
+            raise ConfigError(f"name: expected one of {', '.join(_MAKERS)}, got {self.name!r}")
+
+    @property
+    def family(self) -> str:
+        """What changes of its kind have in common."""
+        return _MAKERS[self.name][0]
 
     def __call__(
         self, record: StressRecord, answer: str, others: Sequence[StressRecord], random: random.Random
     ) -> Change | None:
-        """Change an answer where the oracle agrees with what is expected; see `MakesChanges`."""
+        """Change an answer where the oracle agrees with what is expected; see `MakesChanges`.
+
+        Raises:
+            DataError: question or passages are not of this world.
+        """
+        family, make, adds = _MAKERS[self.name]
         segmenter, source = shared_segmenter(self.segmenter), source_of(record)
         before = judge(source, answer, segmenter)
-        edit = self.make(Draft(record, source, before, others, random))
+        edit = make(Draft(record, source, before, others, random))
         if edit is None or edit[0] == answer:
             return None
         was, now = _errors(before), _errors(judge(source, edit[0], segmenter))
-        roles = ("relevance", "factuality", "completeness")
-        if any((after > ago) != (role in self.adds) for role, ago, after in zip(roles, was, now, strict=True)):
-            if not (self.family in ("mismatch", "degenerate") and now[2] > was[2]):
-                return None
-        source_name = "gold" if answer == record.gold else "answer"
-        return Change(self.name, self.family, record.id, answer, edit[0], source_name, edit[1])
+        more = {role for role, ago, after in zip(_ROLES, was, now, strict=True) if after > ago}
+        if more != adds and not (family in _REPLACES and more > adds):
+            return None
+        return Change(
+            self.name, family, record.id, answer, edit[0], "gold" if answer == record.gold else "answer", edit[1]
+        )
 
 
-_RELEVANCE, _BOTH = frozenset({"relevance"}), frozenset({"relevance", "factuality"})
-BATTERY: tuple[WorldChange, ...] = (
-    WorldChange("swap", "swap", swap, frozenset({"factuality"})),
-    WorldChange("unasked", "insert", unasked, _RELEVANCE),
-    WorldChange("foreign", "insert", foreign, _BOTH),
-    WorldChange("repeat", "copy", repeat, _RELEVANCE),
-    WorldChange("drop", "delete", drop, frozenset({"completeness"})),
-    WorldChange("other_answer", "mismatch", other_answer),
-    WorldChange("restated", "degenerate", restated),
-    WorldChange("empty", "degenerate", empty),
-    WorldChange("names", "pad", names, _RELEVANCE),
-    WorldChange("cut", "cut", cut, frozenset({"relevance", "completeness"})),
-    WorldChange("order", "surface", order),
-    WorldChange("form", "surface", form),
-)
+BATTERY = tuple(map(WorldChange, _MAKERS))
 """All of them, in the order of reports."""
