@@ -5,12 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from finegrained_lab.experiments.predict.faults import AnnotateWithFault, Fault, faulty
+from finegrained_lab.experiments.predict.grid import KINDS
+from finegrained_lab.experiments.predict.measure import factworld_truth
 from finegrained_lab.experiments.predict.pool import chances, pair_accuracy, spearman
+from finegrained_lab.experiments.predict.rewards import Reward
+from finegrained_lab.experiments.predict.table import PREDICTORS, correlations
+from finegrained_lab.experiments.predict.texts import Shown, prompt_of
 from finegrained_lab.worlds.factworld.changes import BATTERY, source_of
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
@@ -115,3 +121,45 @@ def test_rank_correlation_and_pair_accuracy() -> None:
     y = [value + rng.randint(0, 3) for value in x]
     assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
     assert pair_accuracy([([1.0, 1.0, 0.0], [2.0, 1.0, 1.0])]) == pytest.approx(0.75)
+
+
+def oracle_scores(shown: Shown, blind: bool = False) -> dict[str, Any]:
+    """What reward models without a fault would say; blind: the factuality model finds no error."""
+    scored: dict[str, Any] = {kind: {"dev": {"accuracy": 1.0}, "values": {}} for kind in KINDS}
+    for name, text in shown.texts():
+        judged = judge(source_of(RECORD if name == "one" else OTHER), text, SEGMENTER)
+        wrong = {piece.sentence for piece in judged.sub_sentences if piece.c2 and not blind}
+        pieces = [[*piece.span, -1.0 if piece.c1 else 1.0] for piece in judged.sub_sentences]
+        sentences = [[*span, -1.0 if i in wrong else 1.0] for i, span in enumerate(judged.sentences)]
+        for kind, row in zip(KINDS, (pieces, sentences, [[0, len(text), 4.0 * sum(judged.given)]]), strict=True):
+            scored[kind]["values"].setdefault(name, {})[text] = row
+    return scored
+
+
+def test_a_faultless_reward_passes_the_battery_and_a_blind_one_is_found_and_costs_truth() -> None:
+    samples = (RECORD.gold, "The color of Arlo is red.", "The color of Arlo is red. The city of Arlo is Oslo.", "Arlo.")
+    pool = [OutputRecord("one", RECORD.question, (Passage("", "Arlo", PASSAGE[1:]),), (RECORD.gold,), "", samples)]
+    changes = [change for change in run_changes([RECORD, OTHER], BATTERY) if change.record == "one"]
+    edits = {"one": ["The tool of Arlo is saw.", "The city of Arlo is Rome. The city of Arlo is Rome."]}
+    shown = Shown(pool, changes, edits, {}, {"one": prompt_of(pool[0])})
+    truth, weights = factworld_truth(shown), {"relevance": 0.5, "factuality": 0.5, "completeness": 0.3}
+    seeing, blind = (Reward("r", weights, oracle_scores(shown, blind=flag), shown) for flag in (False, True))
+    assert {name: shares["all"] for name, shares in seeing.stress().items()} == dict.fromkeys(
+        [change.name for change in BATTERY], 1.0
+    )
+    assert blind.stress()["swap"] == {"all": 0.0, "factuality": 0.0, "total": 0.0}
+    assert seeing.price() == 0.5 and seeing.on_policy_accuracy(truth) == 1.0 > blind.on_policy_accuracy(truth)
+    assert seeing.disagreement([seeing]) == pytest.approx(0.0) < seeing.disagreement([blind])
+
+
+def test_correlations_leave_size_and_noise_out_where_they_are_asked_to() -> None:
+    rows = [
+        dict.fromkeys(PREDICTORS, 0.0)
+        | {"fault": fault, "in_battery": None, "size": size, "noise": 0, "seed": 0, "stress": s, "error_64": error}
+        for size, shift in (("small", 0.0), ("medium", 10.0))
+        for fault, s, error in (("a", 1 + shift, 3 + shift), ("b", 2 + shift, 2 + shift), ("c", 3 + shift, 1 + shift))
+    ]
+    rho = {(one["subset"], one["predictor"]): one["rho"] for one in correlations(rows, "error_64")}
+    assert rho["within one size and noise", "stress"] == pytest.approx(-1.0)
+    assert rho["all rewards", "stress"] == pytest.approx(19 / 35)
+    assert rho["all rewards", "price"] is None
