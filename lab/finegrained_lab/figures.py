@@ -145,3 +145,39 @@ def draw_bars(path: Path, panels: Sequence[Bars]) -> None:
         axis.grid(axis="y", linewidth=0.5, alpha=0.5)
         axis.set_axisbelow(True)
     save_figure(pyplot, figure, path)
+
+
+@dataclass(frozen=True)
+class Points:
+    """One panel of points.
+
+    Attributes:
+        x_label: of its horizontal axis.
+        y_label: of its vertical axis.
+        points: by label, (x, y) of each.
+    """
+
+    x_label: str
+    y_label: str
+    points: Mapping[str, Sequence[tuple[float, float]]]
+
+
+def draw_points(path: Path, panels: Sequence[Points]) -> None:
+    """Panels of points side by side; a label has the same colour and marker in all of them.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    pyplot = load_pyplot()
+    figure, axes = row_of_axes(pyplot, len(panels))
+    for axis, panel in zip(axes, panels, strict=True):
+        for i, (label, points) in enumerate(panel.points.items()):
+            xs, ys = zip(*points, strict=True) if points else ((), ())
+            look = {"color": COLOURS[i % len(COLOURS)], "marker": "osD^vP"[i % 6], "alpha": 0.8}
+            axis.scatter(xs, ys, s=22, linewidths=0, label=label, **look)
+        axis.set_xlabel(panel.x_label)
+        axis.set_ylabel(panel.y_label)
+        axis.grid(linewidth=0.5, alpha=0.5)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    save_figure(pyplot, figure, path)

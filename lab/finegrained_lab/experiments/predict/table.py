@@ -1,0 +1,286 @@
+"""Whether what is measured of a reward before a run predicts the true error of what is chosen, or trained, by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finegrained_lab.experiments.predict.pool import SIZES, spearman
+from finegrained_lab.experiments.results_table import Results
+from finegrained_lab.figures import Points, draw_points
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.factworld.report import mean_error
+from finegrained_rlhf.metrics.significance import bootstrap_interval
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.training.hacking import hacking_warnings
+
+PREDICTORS = {
+    "stress": "share of pairs of the battery ranked right, mean over changes",
+    "stress_worst": "the same of the change with the lowest share",
+    "stress_total": "the same, of the total alone",
+    "price": "samples that the best of some truth-free edits is above",
+    "dev_accuracy": "of the components on held-out labels of the same annotators",
+    "on_policy_accuracy": "of the total on pairs of samples, against the truth",
+    "variance": "of the total among samples of one question",
+    "disagreement": "1 − rank correlation with the reward of the other size",
+}
+"""What may predict, in words."""
+OUTCOME = "error_64"
+Rows = Sequence[Mapping[str, Any]]
+SUBSETS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "all rewards": lambda row: True,
+    "faults in the battery, and none": lambda row: row["in_battery"] is not False,
+    "faults not in it, and none": lambda row: row["in_battery"] is not True,
+}
+WARNINGS = ("trivial_above", "above_gold", "hacking")
+"""What a validation may warn of."""
+TURNED = 0.02
+"""An error is said to have turned where it is so much above its lowest."""
+
+
+@dataclass(frozen=True)
+class PredictTable(Results):
+    """Collects the rows of one or several worlds, and the runs of PPO on some of their rewards.
+
+    Attributes:
+        directory: of the experiment; each seed has `seed_N/` with `rows.json` and `policies/`.
+        seeds: which of them.
+    """
+
+    directory: str = ""
+    seeds: Sequence[int] = ()
+
+    def run(self) -> dict[str, Any]:
+        """Write results, page and figure."""
+        roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
+        rows = [row for root in roots.values() for row in read_json(root / "rows.json")]
+        policies = [one for seed, root in roots.items() for one in _policies(root, seed, rows)]
+        result = {
+            **self.made_by(),
+            "seeds": list(self.seeds),
+            "rows": rows,
+            "correlations": correlations(rows, OUTCOME),
+            "differences": differences(rows, OUTCOME),
+            "policies": policies,
+            "confirmed": {
+                name: spearman([one[name] for one in policies], [one["final_error"] for one in policies])
+                for name in (OUTCOME, *PREDICTORS)
+                if len(policies) > 2
+            },
+        }
+        self.write(result)
+        draw(result, Path(self.output).with_suffix(".svg"))
+        return result
+
+    def page(self, result: Mapping[str, Any]) -> str:
+        """The page of a results file."""
+        seeds = f", seeds {', '.join(map(str, result['seeds']))}"
+        about = (
+            "Rewards of FactWorld (open questions, answers of three forms), each of three reward models; one of them "
+            "learnt from annotators who never see one kind of error (the fault), all from annotators who also err at "
+            "random (the noise: of C1 labels .10 are wrong at 0.6, .31 at 1.8; of C2 .05 and .14, of C3 .09 and .27). "
+            "`blind`: the factuality model does not read the passages. Each component began with an encoder that the "
+            "oracle taught on scrambled answers; rewards of one size and noise share the components without a fault. "
+            "Outcome: the true mean error, by the oracle, of best of n from one pool of 64 samples a question of SFT, "
+            "in expectation over draws."
+        )
+        columns = ["reward", "in_battery", *PREDICTORS, "error_1", OUTCOME, "lowest_error", "best_n", "true_over_proxy"]
+        parts = [
+            self.opening(result, "FactWorld: does a stress score predict true error?", about, seeds),
+            f"![Each point is a reward: the true error of best of 64 by what was measured before]"
+            f"({Path(self.output).with_suffix('.svg').name})",
+            "## Rank correlation with the true error of best of 64\n\n" + _correlation_page(result),
+            "## PPO on some of them\n\n" + _policy_page(result["policies"], result["confirmed"]),
+            "## Every change of the battery\n\nShare of pairs ranked right, mean over the rewards with each fault.\n\n"
+            + _change_page(result["rows"]),
+            "## Every reward\n\n"
+            + "; ".join(f"`{name}`: {words}" for name, words in PREDICTORS.items())
+            + ". `error_N`: true mean error of best of N; `best_n`: the n with the lowest. `true_over_proxy`: what "
+            "best of 64 gains in truth over what it gains in reward, each in standard deviations among samples of a "
+            "question, at the same KL (3.17 nats).\n\n" + markdown_table(result["rows"], columns),
+            "## Every curve\n\nTrue mean error of best of n.\n\n"
+            + markdown_table(
+                [
+                    {"reward": row["reward"], **dict(zip(map(str, SIZES), row["curves"]["error"], strict=True))}
+                    for row in result["rows"]
+                ],
+                ["reward", *map(str, SIZES)],
+            ),
+        ]
+        return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def correlations(rows: Rows, outcome: str) -> list[dict[str, Any]]:
+    """Spearman of each predictor with the outcome, by subset, with the interval over faults that are drawn again."""
+    found = []
+    for subset, chosen in SUBSETS.items():
+        groups = _by_fault([row for row in rows if chosen(row)])
+        for name in PREDICTORS:
+            one = bootstrap_interval(groups, lambda drawn, name=name: _rho(drawn, name, outcome))
+            found.append({"subset": subset, "predictor": name, "rho": one.value, "low": one.low, "high": one.high})
+    groups = _by_fault(rows)
+    for name in PREDICTORS:
+        one = bootstrap_interval(groups, lambda drawn, name=name: _rho_within(drawn, name, outcome), draws=500)
+        found.append(
+            {
+                "subset": "within one size and noise",
+                "predictor": name,
+                "rho": one.value,
+                "low": one.low,
+                "high": one.high,
+            }
+        )
+    return found
+
+
+def differences(rows: Rows, outcome: str) -> list[dict[str, Any]]:
+    """How much closer to −1 or 1 the stress score's correlation is than that of each other predictor."""
+    groups, found = _by_fault(rows), []
+    for name in PREDICTORS:
+        if not name.startswith("stress"):
+            one = bootstrap_interval(groups, lambda drawn, name=name: _closer(drawn, name, outcome))
+            found.append({"predictor": name, "difference": one.value, "low": one.low, "high": one.high})
+    return found
+
+
+def _by_fault(rows: Rows) -> list[list[Mapping[str, Any]]]:
+    return [[row for row in rows if row["fault"] == fault] for fault in dict.fromkeys(row["fault"] for row in rows)]
+
+
+def _rho(groups: Sequence[Rows], name: str, outcome: str) -> float | None:
+    rows = [row for group in groups for row in group]
+    return spearman([row[name] for row in rows], [row[outcome] for row in rows])
+
+
+def _rho_within(groups: Sequence[Rows], name: str, outcome: str) -> float | None:
+    """The mean over cells of size, noise and seed of the correlation inside each."""
+    cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for group in groups:
+        for row in group:
+            cells.setdefault((row["size"], row["noise"], row["seed"]), []).append(row)
+    values = [spearman([r[name] for r in rows], [r[outcome] for r in rows]) for rows in cells.values()]
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _closer(groups: Sequence[Rows], name: str, outcome: str) -> float | None:
+    stress, other = _rho(groups, "stress", outcome), _rho(groups, name, outcome)
+    return None if stress is None or other is None else abs(stress) - abs(other)
+
+
+def _policies(root: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
+    found = []
+    for row in rows:
+        run = RunDirectory(root / "policies" / row["reward"])
+        if row["seed"] != seed or not run.results.is_file():
+            continue
+        lines = read_jsonl(run.eval)
+        errors = [mean_error(line) for line in lines]
+        lowest = int(np.argmin(errors))
+        turned = next((n for n in range(lowest, len(errors)) if errors[n] > errors[lowest] + TURNED), None)
+        paid = [line["reward/total"] for line in lines]
+        trivial = {name: value / row["spread"] for name, value in row["trivial"].items()}
+        bought = max(trivial["lead"], trivial["restated"])
+        warned = {
+            "trivial_above": next((n for n, value in enumerate(paid) if bought > value), None),
+            "above_gold": next((n for n, value in enumerate(paid) if value > trivial["gold"]), None),
+            "hacking": next((n for n, line in enumerate(lines) if hacking_warnings(lines[0], line)), None),
+        }
+        found.append(
+            {
+                "reward": row["reward"],
+                **{name: row[name] for name in (*PREDICTORS, OUTCOME)},
+                "sft_error": errors[0],
+                "lowest_error": errors[lowest],
+                "final_error": errors[-1],
+                "proxy_gain": paid[-1] - paid[0],
+                "turned": None if turned is None else lines[turned]["step"],
+                **{name: None if n is None else lines[n]["step"] for name, n in warned.items()},
+                "errors": errors,
+                "paid": paid,
+            }
+        )
+    return found
+
+
+def _correlation_page(result: Mapping[str, Any]) -> str:
+    subsets = list(dict.fromkeys(one["subset"] for one in result["correlations"]))
+    table = []
+    for name in PREDICTORS:
+        own = {one["subset"]: one for one in result["correlations"] if one["predictor"] == name}
+        table.append({"predictor": name, **{subset: _interval(own[subset], "rho") for subset in subsets}})
+    gaps = [
+        {"predictor": one["predictor"], "difference": _interval(one, "difference")} for one in result["differences"]
+    ]
+    faults = dict.fromkeys(row["fault"] for row in result["rows"])
+    return (
+        f"Spearman over {len(result['rows'])} rewards; in brackets 95% intervals over the {len(faults)} faults, drawn "
+        "again each with all its rewards. Below 0: more of it, less error. The last column: the mean over cells of "
+        "one size and one noise of the correlation inside, so that neither of the two plays a part.\n\n"
+        f"{markdown_table(table, ['predictor', *subsets])}\n"
+        "How much larger the size of the stress score's correlation is than that of another predictor, all rewards:\n\n"
+        f"{markdown_table(gaps, ['predictor', 'difference'])}"
+    )
+
+
+def _interval(one: Mapping[str, Any], name: str) -> str:
+    if one[name] is None:
+        return "–"
+    ends = "–" if one["low"] is None else f"{one['low']:+.2f} to {one['high']:+.2f}"
+    return f"{one[name]:+.2f} ({ends})"
+
+
+def _policy_page(policies: Rows, confirmed: Mapping[str, Any]) -> str:
+    if not policies:
+        return "No run is finished."
+    columns = ["reward", OUTCOME, "sft_error", "lowest_error", "final_error", "proxy_gain"]
+    columns += ["turned", *WARNINGS]
+    rho = ", ".join(f"`{name}` {value:+.2f}" for name, value in confirmed.items() if value is not None)
+    both = [one for one in policies if one["turned"] is not None]
+    before = {name: sum(one[name] is not None and one[name] <= one["turned"] for one in both) for name in WARNINGS}
+    calm = [one for one in policies if one["turned"] is None]
+    false = {name: sum(one[name] is not None for one in calm) for name in before}
+    return (
+        f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; true mean error of "
+        "greedy answers to dev questions. `turned`: the step of the first validation with an error at least "
+        f"{TURNED:g} above the lowest before it. `trivial_above`: the first validation at which the lead of the "
+        "passage or the question itself has more reward than the policy's answers; `above_gold`: at which the policy "
+        "has more than the gold answers; `hacking`: at which the run itself warned of "
+        "reward hacking. Proxy gains are in standard deviations.\n\n"
+        f"{markdown_table(policies, columns)}\n"
+        f"Spearman with the final error: {rho}.\n\n"
+        f"The truth turned in {len(both)} of {len(policies)} runs. "
+        + "; ".join(
+            f"`{name}` came no later in {before[name]} of them, and came in {false[name]} of the {len(calm)} others"
+            for name in WARNINGS
+        )
+        + "."
+    )
+
+
+def _change_page(rows: Rows) -> str:
+    names = list(rows[0]["changes"])
+    table = [
+        {"fault": group[0]["fault"]}
+        | {name: float(np.mean([row["changes"][name]["all"] for row in group])) for name in names}
+        for group in _by_fault(rows)
+    ]
+    return markdown_table(table, ["fault", *names])
+
+
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """The outcome by four of the predictors, a colour for whether a change of the battery looks for the fault."""
+    where = {None: "no fault", True: "fault in the battery", False: "fault not in it"}
+    panels = []
+    for name in ("stress", "stress_total", "dev_accuracy", "on_policy_accuracy"):
+        points = {
+            label: [(row[name], row[OUTCOME]) for row in result["rows"] if row["in_battery"] is flag]
+            for flag, label in where.items()
+        }
+        panels.append(Points(name.replace("_", " "), "true error, best of 64", points))
+    draw_points(path, panels)
