@@ -93,7 +93,7 @@ def facts_of(text: str, context: str = "") -> list[Fact]:
         context: more text, to tell which words that begin a sentence are names.
     """
     found = [Fact(*match.span(), match.group(), "date") for match in _DATE.finditer(text)]
-    found += [f for f in _apart(text, found, [m.span() for m in _NUMBER.finditer(text)], "number")]
+    found += _apart(text, found, [m.span() for m in _NUMBER.finditer(text)], "number")
     names = list(_name_runs(text))
     inside = {word for run in (*names, *_name_runs(context)) for word in run[2]}
     found += _apart(text, found, [run[:2] for run in names if run[2] or text[run[0] : run[1]] in inside], "name")
