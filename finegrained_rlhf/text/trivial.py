@@ -22,7 +22,7 @@ def cut_lead(passages: Sequence[str], words: int = LEAD_WORDS) -> str | None:
 
 
 def best_sentence(question: str, passages: Sequence[str]) -> str | None:
-    """The passage sentence that shares most content words with the question, of equal ones the shortest, then the first.
+    """The passage sentence that shares most content words with the question; of equal ones the shortest.
 
     Args:
         question: the question.

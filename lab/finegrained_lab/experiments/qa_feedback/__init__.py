@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "SplitFeedback": "split",
         "MakeIntermediateFeedback": "intermediate",
         "JudgeFolds": "folds",
+        "MeasuresTable": "measures",
         "RealPolicyTable": "policies",
         "RewardModelsTable": "reward_models",
         "SplitQuestions": "questions",
