@@ -126,6 +126,8 @@ class RewardConfig(Settings):
                 raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
         for name in sorted(set(self.penalties.weights) & set(self.components)):
             raise ConfigError(f"reward.components.{name}: this name is the penalty's; give the component another")
+        if isinstance(self.watch, str):
+            raise ConfigError(f"watch: expected a list, [{self.watch}], got {self.watch!r}")
         self._check_moving()
         self._check_credit()
 

@@ -9,6 +9,7 @@ from finegrained_rlhf.text.facts import content_words
 
 LEAD_WORDS = 35
 _SENTENCE = re.compile(r"\S.*?(?:[.!?][\"'”’)\]]*(?=\s)|$)", re.MULTILINE)
+_ENDS = re.compile(r"[.!?][\"'”’)\]]*$")
 
 
 def cut_lead(passages: Sequence[str], words: int = LEAD_WORDS) -> str | None:
@@ -24,6 +25,8 @@ def cut_lead(passages: Sequence[str], words: int = LEAD_WORDS) -> str | None:
 def best_sentence(question: str, passages: Sequence[str]) -> str | None:
     """The passage sentence that shares most content words with the question; of equal ones the shortest.
 
+    A line that no mark ends is no sentence but a title, as long as there is a sentence.
+
     Args:
         question: the question.
         passages: texts, in sentences or not.
@@ -32,5 +35,6 @@ def best_sentence(question: str, passages: Sequence[str]) -> str | None:
         None where no passage has a word.
     """
     asked = set(content_words(question))
-    sentences = [" ".join(match.group().split()) for text in passages for match in _SENTENCE.finditer(text)]
+    lines = [" ".join(match.group().split()) for text in passages for match in _SENTENCE.finditer(text)]
+    sentences = [line for line in lines if _ENDS.search(line)] or lines
     return max(sentences, key=lambda text: (len(asked.intersection(content_words(text))), -len(text)), default=None)

@@ -1,4 +1,4 @@
-"""What a reward gives answers that nobody has to learn, at every validation, beside the policy's own (`reward.watch`)."""
+"""What a reward gives answers that nobody has to learn, beside the policy's, at every validation (`reward.watch`)."""
 
 from __future__ import annotations
 
