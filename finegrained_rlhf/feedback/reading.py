@@ -259,12 +259,12 @@ def read_examples(path: str | Path) -> list[QAExample]:
     return _read(path, _parse_example)
 
 
-def read_feedback(path: str | Path, taxonomy: Taxonomy = QA_FEEDBACK) -> list[FeedbackRecord]:
+def read_feedback(path: str | Path, taxonomy: Taxonomy | None = QA_FEEDBACK) -> list[FeedbackRecord]:
     """Read a feedback file: `question`, `passages`, `prediction 1` … `N`, `feedback`, `preference` and more.
 
     Args:
         path: the file.
-        taxonomy: what may be marked; QA-FEEDBACK's by default.
+        taxonomy: what may be marked; QA-FEEDBACK's by default, and None for whatever is.
 
     Raises:
         DataError: naming file, record (from 0) and field.
@@ -272,7 +272,8 @@ def read_feedback(path: str | Path, taxonomy: Taxonomy = QA_FEEDBACK) -> list[Fe
 
     def parse(row: Mapping[str, Any]) -> FeedbackRecord:
         record = parse_feedback(row)
-        check_types(record, taxonomy)
+        if taxonomy is not None:
+            check_types(record, taxonomy)
         return record
 
     return _read(path, parse)

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Check before a run": {
         "doctor": "check a PPO run: settings, data, models, machine",
+        "stress_test": "attack a reward with answers whose faults are known",
         "inspect_feedback": "say what a feedback file holds",
         "inspect_prompts": "say what a file of RealToxicityPrompts holds",
     },

@@ -11,6 +11,8 @@ __getattr__, __dir__ = lazy_exports(
         "Compare": "write",
         "Export": "export",
         "Runs": "console",
+        "StressTest": "stress.job",
+        "StressTestConfig": "stress.job",
         "ParetoAxes": "sweeps.results",
         "Report": "write",
         "SweepTable": "sweeps.results",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 FactKind = Literal["name", "number", "date"]
@@ -69,11 +70,13 @@ class Fact:
         return "letters" if self.text.isupper() else "people" if _PEOPLE.fullmatch(self.text) else "name"
 
 
-def content_words(text: str) -> list[str]:
+@lru_cache(maxsize=1 << 15)
+def content_words(text: str) -> tuple[str, ...]:
     """The words of a text in lower case, in order, without those that say nothing of their own."""
-    return [word for word in (match.group().lower() for match in _WORD.finditer(text)) if word not in _COMMON]
+    return tuple(word for word in _WORD.findall(text.lower()) if word not in _COMMON)
 
 
+@lru_cache(maxsize=1 << 15)
 def plain(text: str) -> str:
     """A text for comparisons: lower case, one white space between words, straight quotes, no commas in numbers."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", " ".join(text.lower().split()))
@@ -82,7 +85,11 @@ def plain(text: str) -> str:
 
 def stands_in(words: str, text: str) -> bool:
     """Whether a text has these words as whole words, however they are spelt (`plain`); the text is plain already."""
-    return re.search(rf"(?<!\w){re.escape(plain(words))}(?!\w)", text) is not None
+    words, at = plain(words), -1
+    while words and (at := text.find(words, at + 1)) >= 0:
+        if not (text[max(0, at - 1) : at].isalnum() or text[at + len(words) : at + len(words) + 1].isalnum()):
+            return True
+    return False
 
 
 def facts_of(text: str, context: str = "") -> list[Fact]:
@@ -116,8 +123,9 @@ def _name_runs(text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         if run and (match is None or not _joined(text, run[-1], match)):
             begins = _BEGINS.search(text, max(0, run[0].start() - 8), run[0].start()) is not None
             words = tuple(word.group() for word in run)
-            if words != (words[0][0],):  # one letter is no name
-                yield run[0].start(), run[-1].end(), words[1:] if begins else words
+            end = run[-1].end() - (2 if words[-1].endswith(("'s", "’s")) else 0)
+            if end - run[0].start() > 1:  # one letter is no name
+                yield run[0].start(), end, words[1:] if begins else words
             run = []
         if match is not None:
             run.append(match)

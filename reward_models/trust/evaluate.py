@@ -9,6 +9,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.metrics.stress import read_stress, stress_table
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -45,6 +46,18 @@ def trust_page(values: Mapping[str, Any]) -> str:
     return "\n".join([*lines, markdown_table(bins, ["bin", "count", "predicted", "observed"])])
 
 
+def stress_part(path: str) -> str:
+    """What `finegrained stress-test` made of a model, as Markdown; says so where nobody attacked it.
+
+    Raises:
+        DataError: its `stress.json` is none.
+    """
+    values = read_stress(path)
+    if values is None:
+        return "\nStress test: none beside the model (finegrained stress-test attacks the reward it is part of)\n"
+    return f"\nStress test on {values.get('data')}:\n\n{stress_table(values)}\n"
+
+
 def evaluate_reward_model(job: EvaluateRewardModel) -> TrustReport:
     """Measure a reward model on a feedback file; the main process writes and prints the report."""
     processes = Processes(job.processes)
@@ -57,7 +70,7 @@ def evaluate_reward_model(job: EvaluateRewardModel) -> TrustReport:
             write_judged_records(job.items, items)
         values = report.to_json(job.data)
         write_json(job.output, values)
-        print(f"{trust_page(values)}\nreport: {job.output}")
+        print(f"{trust_page(values)}{stress_part(job.path)}\nreport: {job.output}")
     return report
 
 

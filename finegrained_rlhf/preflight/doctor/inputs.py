@@ -17,11 +17,12 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.inputs import read_prompts
 from finegrained_rlhf.metrics.detection import uninformative
+from finegrained_rlhf.metrics.stress import read_reports, weak_rewards
 from finegrained_rlhf.models.config import ValueConfig
 from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
-from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
+from finegrained_rlhf.preflight.doctor.case import Case, Finding, Status, explain
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.chat import PromptConfig, recorded_prompt
 
@@ -163,6 +164,22 @@ def models(case: Case) -> Iterator[Finding]:
                 yield Finding("warn", f"{name}: by its trust.json it {why}", remedy)
         except Exception as error:
             yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_remedy(name, str(error))}{case.hint}")
+
+
+def stress_test(case: Case) -> Iterator[Finding]:
+    """The reward models were attacked, and their `stress.json` says nothing against training on them."""
+    reports = read_reports(case.scorers)
+    if without := [name for name, values in reports.items() if values is None]:
+        remedy = "finegrained stress-test with this reward and a feedback or prompt file with gold answers"
+        yield Finding("skipped", f"there is no stress.json beside the model of {', '.join(without)}", remedy)
+    for name, weak in weak_rewards(reports).items():
+        allowed = bool(case.keys.get("allow_weak_rewards"))
+        for one in weak:
+            remedy = "a reward model that passes; allow_weak_rewards=true trains on this one"
+            status: Status = "fail" if one.severe and not allowed else "warn"
+            yield Finding(status, f"{name}: by its stress.json {one.words}", "" if allowed else remedy)
+        if not weak:
+            yield Finding("pass", f"{name}: its stress.json speaks for it")
 
 
 def _size(module: nn.Module) -> str:

@@ -48,6 +48,7 @@ CHECKS = (
     Check("data", doctor_inputs.data, mend="data, validation_data: docs/data_formats.md describes the files"),
     Check("prompts", doctor_inputs.prompts, needs=("data",), mend="policy.path: a model directory with a tokenizer"),
     Check("models", doctor_inputs.models, mend="policy.path, value.path: model or run directories"),
+    Check("stress test", doctor_inputs.stress_test, mend="stress.json: finegrained stress-test writes it anew"),
     Check(
         "memory",
         doctor_machine.memory,

@@ -30,6 +30,8 @@ _FILES = (
     "trust.json",
     "drift.json",
     "injections.json",
+    "stress.json",
+    "stress.html",
 )
 _DIRECTORIES = ("checkpoints", "samples", "tensorboard", "policy", "model")
 _EXPORTS = ("policy", "model")
@@ -48,7 +50,7 @@ class RunDirectory:
     exported model), `run.json` (how far it is, and why it ended), `provenance.json` (each start: command, code,
     machine; and digests of what it reads), `metrics.json` (how training ended, and what an evaluation measured),
     `trust.json` (of a reward model), `drift.json` (of the reward models of a PPO run, once measured),
-    `injections.json` (of its judge, once attacked).
+    `injections.json` (of its judge, once attacked), `stress.json` (of a reward model, once attacked) with its page.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from finegrained_rlhf.core.records import Greedy
 from finegrained_rlhf.inference.config import check_monitor
 from finegrained_rlhf.inference.inputs import prompts_for
+from finegrained_rlhf.metrics.stress import read_reports, weak_rewards
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
@@ -78,6 +79,10 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     composer.setup(processes.device)
     composer.check_prompts([*data.train, *data.validation])
     check_monitor(job.monitor, data.validation)
+    if processes.is_main and not job.allow_weak_rewards:
+        for name, weak in weak_rewards(read_reports(job.reward.components)).items():
+            for one in weak:
+                logger.warning("%s: by its stress.json %s (allow_weak_rewards=true says this no more)", name, one.words)
     parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)
     samples = KeptSamples(every=job.samples_every)
     return PPOTrainer(

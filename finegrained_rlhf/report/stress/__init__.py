@@ -1,0 +1,1 @@
+"""The stress test of a reward: its job and its page."""

@@ -1,0 +1,112 @@
+"""Questions for a stress test from any file of feedback or prompts that has gold answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.outputs import read_outputs
+from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.rewards.stress.changes import StressRecord
+from finegrained_rlhf.rewards.stress.draft import sentences
+from finegrained_rlhf.text.facts import plain
+from finegrained_rlhf.text.templates import task_text
+
+
+@dataclass(frozen=True)
+class StressItem:
+    """A question as changes are made to it, and as policies and scorers read it.
+
+    Attributes:
+        record: for changes.
+        input: for policies and scorers.
+    """
+
+    record: StressRecord
+    input: PromptInput
+
+    @property
+    def prompt(self) -> Prompt:
+        """What scorers are given."""
+        return Prompt(self.record.id, self.input.text, (), self.input.metadata)
+
+
+def read_items(path: str | Path) -> list[StressItem]:
+    """The questions of a file that have a gold answer; unmarked predictions of feedback are answers of models.
+
+    Raises:
+        DataError: the file cannot be read, or no question of it has a gold answer.
+    """
+    rows = read_json(path) if str(path).endswith(".json") and Path(path).is_file() else None
+    if isinstance(rows, list) and any(isinstance(row, Mapping) and "prediction 1" in row for row in rows):
+        items = [_of_feedback(record) for record in read_feedback(path, None) if record.gold is not None]
+    else:
+        items = [_of_prompt(one) for one in read_prompt_file(path) if any(map(str.strip, _references(one)))]
+    if not items:
+        raise DataError("no question has a gold answer, expected `gold` or `answer`", file=path)
+    return items
+
+
+def _of_feedback(record: FeedbackRecord) -> StressItem:
+    known = {"question": record.question, "passages": record.passages, "references": (record.gold,)}
+    answers = tuple(text for i, text in enumerate(record.predictions) if i not in record.marked)
+    text = task_text(record.question, record.passages)
+    return _item(PromptInput(record.id, text, known), record.gold or "", answers)
+
+
+def _references(one: PromptInput) -> Sequence[str]:
+    references: Sequence[str] = one.metadata.get("references", ())
+    return references
+
+
+def _of_prompt(one: PromptInput) -> StressItem:
+    return _item(one, next(text for text in _references(one) if text.strip()))
+
+
+def _item(one: PromptInput, gold: str, answers: tuple[str, ...] = ()) -> StressItem:
+    known: Mapping[str, Any] = one.metadata
+    passages = tuple((passage.title, *_sentences(passage)) for passage in known.get("passages", ()))
+    return StressItem(StressRecord(one.id, known.get("question") or one.text, passages, gold, answers), one)
+
+
+def _sentences(passage: Passage) -> Sequence[str]:
+    if len(passage.sentences) > 1:
+        return passage.sentences
+    return [passage.text[start:end] for start, end in sentences(passage.text)]
+
+
+def read_samples(path: str | Path, items: Sequence[StressItem]) -> dict[str, tuple[str, ...]]:
+    """Sampled answers by the id of their question, from a file of outputs; questions are told by id, else by words.
+
+    Raises:
+        DataError: the file cannot be read, or has no answer to any of these questions.
+    """
+    outputs = read_outputs(path, need_passages=False)
+    by_id = {one.id: one.outputs for one in outputs}
+    by_question = {plain(one.question): one.outputs for one in outputs}
+    samples = {}
+    for item in items:
+        found = by_id.get(item.record.id) or by_question.get(plain(item.record.question))
+        if found:
+            samples[item.record.id] = found
+    if not samples:
+        raise DataError("has no answer to any question of the data", file=path)
+    return samples
+
+
+def with_samples(items: Sequence[StressItem], samples: Mapping[str, Sequence[str]]) -> list[StressItem]:
+    """The items, whose unmarked answers are sampled ones where the file had none."""
+    return [
+        replace(
+            item, record=replace(item.record, answers=item.record.answers or tuple(samples.get(item.record.id, ())))
+        )
+        for item in items
+    ]
