@@ -7,6 +7,8 @@ __getattr__, __dir__ = lazy_exports(
     {
         "SplitFeedback": "split",
         "MakeIntermediateFeedback": "intermediate",
+        "CountedGate": "gate",
+        "WriteTrivialAnswers": "gate",
         "JudgeFolds": "folds",
         "MeasuresTable": "measures",
         "RealPolicyTable": "policies",

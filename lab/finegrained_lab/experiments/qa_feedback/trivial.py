@@ -9,8 +9,8 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.trivial import best_sentence, cut_lead
 
 CUT_LEAD, BEST_SENTENCE, RESTATED, FOREIGN, CUT_GOLD = (
-    "cut lead",
-    "best sentence",
+    "cut_lead",
+    "best_sentence",
     "restated question",
     "gold of another question",
     "gold, 30 words",
@@ -21,8 +21,8 @@ GOLD_WORDS = 30
 def trivial_answers(records: Sequence[FeedbackRecord], seed: int) -> list[dict[str, str | None]]:
     """Of each record, by name; None where it has no passage, or no gold answer.
 
-    - `cut lead`: the first 35 words of the first passage, the question not read;
-    - `best sentence`: the passage sentence nearest to the question;
+    - `cut_lead`: the first 35 words of the first passage, the question not read;
+    - `best_sentence`: the passage sentence nearest to the question;
     - `restated question`; `gold of another question`, drawn; `gold, 30 words`: the gold answer cut off.
     """
     drawn = random.Random(seed)
