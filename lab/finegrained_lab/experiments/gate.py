@@ -86,7 +86,7 @@ def gate_page(gate: Mapping[str, Any]) -> str:
     return (
         f"## Does the judge count?\n\nA judge counts if it gives people's answers no less than SFT's, SFT's more than "
         f"the first words of the first passage cut off (`cut_lead`), and ranks {WEAK:.0%} of every change of the "
-        f"[stress test](../../stress_test.md) right. Judge: {gate['judge']}.\n\n{verdict}\n\n"
+        f"stress test (`finegrained stress-test`) right. Judge: {gate['judge']}.\n\n{verdict}\n\n"
         f"{markdown_table(order, list(order[0]))}\n{markdown_table(rows, list(rows[0]))}"
     )
 
