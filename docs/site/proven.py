@@ -228,9 +228,9 @@ def proven_page() -> str:
         "# What has been proven where",
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
         "proves that a method and its code work; it proves nothing about language. Real data prove it for these data, "
-        "at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: what says how good the "
-        "rows are, and whether that counts where it is a learned model. `hold in every seed`: of the statements of the "
-        "thesis that a table checks, those that hold in each of its seeds.",
+        "at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: what says "
+        "how good the rows are, and whether that counts where it is a learned model. `hold in every seed`: of the "
+        "statements of the thesis that a table checks, those that hold in each of its seeds.",
         "\n".join(f"- {line}" for line in three_lines()),
         f"Tables by the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",
     ]
@@ -251,9 +251,10 @@ def proven_page() -> str:
         parts.append(f"## {evidence[0].upper()}{evidence[1:]}\n\n{body}")
     failed = [f"- [{table.title}]({table.page}): {'; '.join(table.failed)}." for table in shown if table.failed]
     parts.append(
-        "## Not evidence\n\nA table whose rows are judged by a learned model counts only if that judge passes the stress "
-        "test on its questions and gives people's answers no less than SFT's, and SFT's more than the first words of a "
-        "passage, cut off. No statement of these tables is counted above:\n\n" + ("\n".join(failed) or "None.")
+        "## Not evidence\n\nA table whose rows are judged by a learned model counts only if that judge passes the "
+        "stress test on its questions and gives people's answers no less than SFT's, and SFT's more than the first "
+        "words of a passage, cut off. No statement of these tables is counted above:\n\n"
+        + ("\n".join(failed) or "None.")
     )
     paper = [{"experiment": f"`{name}`", "what it is": text} for name, text in paper_experiments()]
     parts.append(

@@ -41,7 +41,11 @@ def test_hostile_text_takes_no_time() -> None:
 
 
 def test_trivial_answers_come_from_the_passages_alone() -> None:
-    passages = ["", 'Why I Sang\n\nThe Eagles are a band. They sang "Why." In 1979 Schmit sang I Can\'t Tell You Why.', "You why."]
+    passages = [
+        "",
+        'Why I Sang\n\nThe Eagles are a band. They sang "Why." In 1979 Schmit sang I Can\'t Tell You Why.',
+        "You why.",
+    ]
     assert cut_lead(passages, 6) == "Why I Sang The Eagles are"
     assert best_sentence("who sang i can't tell you why?", passages) == "In 1979 Schmit sang I Can't Tell You Why."
     assert best_sentence("nothing shared", passages) == "You why."
