@@ -111,7 +111,7 @@ class Judge:
     ) -> None:
         if samples < 1 or (samples > 1 and temperature == 0):
             raise ConfigError(
-                "samples: expected at least 1, and with more a temperature above 0 (or null), without which a judge says "
+                "samples: expected at least 1, and with more a temperature above 0 or null, since at 0 a judge says "
                 f"the same again; got {samples} and temperature={temperature}"
             )
         if not taxonomy or tries < 1:

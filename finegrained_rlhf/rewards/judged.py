@@ -139,11 +139,11 @@ UNLOCATED, SPLIT = "unlocated", "split"
 class JudgeScorer:
     """Scores segments by what a judge quotes: −1 where a quote of a kind that counts lies, 1 elsewhere.
 
-    A response that has no judgement has no score. Of several samples of a judge (`Judge.samples`) a segment has the mean
-    of those that judge it, and `split` counts the responses about which they differ. A quote is looked for word for word, then without case and marks,
-    then by most of its words (`spans_of`). An error that is reported and found nowhere is never taken for none: the
-    response has no score (`mask`), or all of its segments have the error (`charge`). A quote that occurs several times
-    is its first place, the same quote again the next one.
+    A response that has no judgement has no score. Of several samples (`Judge.samples`) a segment has the mean of those
+    that judge it, and `split` counts the responses about which they differ. A quote is looked for word for word, then
+    without case and marks, then by most of its words (`spans_of`). An error that is reported and found nowhere is never
+    taken for none: the response has no score (`mask`), or all of its segments have the error (`charge`). A quote that
+    occurs several times is its first place, the same quote again the next one.
 
     Args:
         judge: that reads the answers.
