@@ -135,25 +135,18 @@ def copied(answer: str, passages: Sequence[str], least: int = COPIED_WORDS) -> t
         least: words in a row from which on they are copied.
 
     Returns:
-        Words in copied parts, all words, and the words of the longest part that one passage has.
+        Words in copied parts, all words, and the words of the longest part that one passage has (0 below `least`).
     """
-    words, sources = plain_words(answer), [plain_words(text) for text in passages]
-    grams = {tuple(source[i : i + least]) for source in sources for i in range(len(source) - least + 1)}
-    starts = (i for i in range(len(words) - least + 1) if tuple(words[i : i + least]) in grams)
-    inside = {j for i in starts for j in range(i, i + least)}
-    return len(inside), len(words), max((_longest_common(words, source) for source in sources), default=0)
-
-
-def _longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """Words of the longest part that two texts share, in |first| · |second| steps at most."""
-    places: dict[str, list[int]] = {}
-    for place, word in enumerate(second):
-        places.setdefault(word, []).append(place)
-    longest, row = 0, dict[int, int]()
-    for word in first:
-        row = {place: row.get(place - 1, 0) + 1 for place in places.get(word, ())}
-        longest = max(longest, *row.values()) if row else longest
-    return longest
+    words, inside, longest = plain_words(answer), set[int](), 0
+    for source in map(plain_words, passages):
+        grams = {tuple(source[i : i + least]) for i in range(len(source) - least + 1)}
+        run = 0
+        for start in range(len(words) - least + 1):
+            run = run + 1 if tuple(words[start : start + least]) in grams else 0
+            if run:
+                inside.update(range(start, start + least))
+                longest = max(longest, run + least - 1)
+    return len(inside), len(words), longest
 
 
 class JudgeFree:
@@ -189,7 +182,7 @@ class JudgeFree:
             known = prompt.metadata
             passages = [f"{passage.title}\n{passage.text}" for passage in known["passages"]]
             row = measures_of(response, known["question"], passages, known.get("references") or ())
-            totals = {name: (total + row[name][0], count + row[name][1]) for name, (total, count) in totals.items()}
+            totals = {name: (found + row[name][0], of + row[name][1]) for name, (found, of) in totals.items()}
         return totals
 
 

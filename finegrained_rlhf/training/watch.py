@@ -32,12 +32,7 @@ _MEANINGS: Mapping[WatchedAnswer, str] = {
 
 
 def watched_answer(name: WatchedAnswer, prompt: Prompt) -> str | None:
-    """An answer to a prompt that nobody has to learn; None where the prompt lacks what it is made of.
-
-    Args:
-        name: `cut_lead`, `best_sentence` or `gold`, the first reference.
-        prompt: with `question`, `passages` and `references` as far as there are any.
-    """
+    """An answer to a prompt that nobody has to learn; None where the prompt lacks what it is made of."""
     passages = [passage.text for passage in prompt.metadata.get("passages") or ()]
     if name == "gold":
         return next(iter(prompt.metadata.get("references") or ()), None)
@@ -119,25 +114,24 @@ class RewardWatch:
         """Say which answers have overtaken the policy's since the validation before, and which have fallen back."""
         if not self._names or not self._processes.is_main:
             return
-        before = (list(read_jsonl(self._run.eval)) if self._run.eval.is_file() else [{}])[-1:] or [{}]
+        before = [*read_jsonl(self._run.eval)][-1:] if self._run.eval.is_file() else []
         for name in self._names:
-            ahead, was_ahead = _is_ahead(name, now), _is_ahead(name, before[0])
-            numbers = (
-                f"{now[f'watch/{name}/total']:.3f} against {now[f'watch/{name}/policy']:.3f} a response, more in "
-                f"{now[f'watch/{name}/ahead']:.0%} of the prompts"
+            ahead, was_ahead = (_is_ahead(name, metrics) for metrics in (now, *(before or [{}])))
+            if ahead == was_ahead:
+                continue
+            bought = ahead and name != "gold"  # people's answers should be ahead
+            logger.log(
+                logging.WARNING if bought else logging.INFO,
+                "watch: by the reward %s, %s, %s the policy's answers: %.3f against %.3f a response, more in %.0f%% of "
+                "the prompts%s",
+                name,
+                _MEANINGS[name],
+                "is now above" if ahead else "has fallen back behind",
+                now[f"watch/{name}/total"],
+                now[f"watch/{name}/policy"],
+                100 * now[f"watch/{name}/ahead"],
+                "; a policy can earn that by copying (finegrained stress-test attacks a reward)" if bought else "",
             )
-            if ahead and not was_ahead and name == "gold":
-                logger.info("watch: the reward puts gold, %s, above the policy's answers: %s", _MEANINGS[name], numbers)
-            elif ahead and not was_ahead:
-                logger.warning(
-                    "watch: the reward pays %s, %s, more than the policy's answers: %s. A policy can earn that by "
-                    "copying; try the reward before training on (finegrained stress-test)",
-                    name,
-                    _MEANINGS[name],
-                    numbers,
-                )
-            elif was_ahead and not ahead:
-                logger.info("watch: %s has fallen back behind the policy's answers: %s", name, numbers)
 
 
 def _is_ahead(name: str, metrics: Mapping[str, float]) -> bool:

@@ -64,9 +64,9 @@ def test_copied_runs_stay_inside_a_passage() -> None:
     words = len(copy.replace("B.", "B").split())
     assert copied(copy, [PASSAGE]) == (words, words, words)
     assert copied(f"Well, {copy}", [PASSAGE, "well the song"]) == (words, words + 1, words)
-    assert copied("a b c d e f", ["a b c", "d e f"]) == (0, 6, 3)
+    assert copied("a b c d e f", ["a b c", "d e f"]) == (0, 6, 0)
     assert copied("", [PASSAGE]) == (0, 0, 0)
-    assert copied("a b c", []) == (0, 3, 0)
+    assert copied("a b c", ["a b c"]) == (0, 3, 0)
 
 
 def test_rates_are_over_all_responses_and_prompts_without_passages_are_refused() -> None:
@@ -79,7 +79,7 @@ def test_rates_are_over_all_responses_and_prompts_without_passages_are_refused()
         "facts/recalled": pytest.approx(1 / 3),
         "facts/unsupported": pytest.approx(2 / 3),
         "copied/share": 0.0,
-        "copied/longest": 1.0,
+        "copied/longest": 0.0,
         "repeats": 0.0,
     }
     assert monitor.counts([], []).keys() == rates.keys()

@@ -136,13 +136,16 @@ def test_it_warns_when_overtaken_and_says_when_it_falls_back(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         assert said(0.5) == []
         ((level, message),) = said(2.0)
-        assert level == "WARNING" and "pays cut_lead, the first words of the first passage" in message
+        assert (
+            level == "WARNING"
+            and "by the reward cut_lead, the first words of the first passage, cut off, is now above" in message
+        )
         assert "2.000 against 1.000 a response, more in 75% of the prompts" in message
         assert said(2.5) == []  # once
         ((level, message),) = said(0.5)
-        assert level == "INFO" and "cut_lead has fallen back" in message
+        assert level == "INFO" and "has fallen back behind the policy's answers" in message
         ((level, message),) = said(0.5, gold=2.0)  # as it should be
-        assert level == "INFO" and "gold" in message
+        assert level == "INFO" and "gold, the reference answer, is now above" in message
 
 
 def test_what_cannot_be_watched_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
