@@ -9,6 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "DisagreeSelection": "selection.strategies",
         "DiverseSelection": "selection.strategies",
         "DriftSelection": "selection.strategies",
+        "EvaluateJudge": "trust.judge",
         "EvaluateRewardModel": "trust.job",
         "InputConfig": "config",
         "InspectFeedback": "data.inspection",

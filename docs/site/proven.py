@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 import yaml
 
-from finegrained_lab.experiments.results_table import Evidence
+from finegrained_lab.experiments.results_table import Evidence, JudgedBy
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.text.tables import markdown_table
@@ -55,6 +55,9 @@ class Shown:
         seeds: of them; none where nothing was drawn.
         held: statements of the thesis that hold in every seed, and how many there are; None where it has none.
         hardware: that it was made on.
+        judged_by: what says how good its rows are.
+        failed: why its learned judge does not count, so that none of its statements is evidence; empty where it does,
+            or where no learned model judges.
     """
 
     system: str
@@ -64,6 +67,20 @@ class Shown:
     seeds: tuple[int, ...]
     held: tuple[int, int] | None
     hardware: str
+    judged_by: JudgedBy
+    failed: tuple[str, ...]
+
+    @property
+    def holding(self) -> str:
+        """How many of its statements hold in every seed, as the page shows it."""
+        if self.held is None:
+            return "–"
+        return "not evidence" if self.failed else f"{self.held[0]} of {self.held[1]}"
+
+    @property
+    def judge(self) -> str:
+        """Who judges, and whether that counts, as the page shows it."""
+        return f"{self.judged_by}: does not count" if self.failed else self.judged_by
 
 
 def tables() -> list[Shown]:
@@ -79,18 +96,37 @@ def tables() -> list[Shown]:
         claims = result.get("claims")
         held = None if not claims else (sum(c["holds_in"] == c["seeds"] for c in claims), len(claims))
         system, seeds = NAMES[name.split("/")[0]], tuple(result.get("seeds", ()))
+        judged_by: JudgedBy = _declared(name, result, "judged_by", "oracle")
         shown.append(
-            Shown(system, f"results/{name}.md", title, _evidence(name, result), seeds, held, _hardware(result))
+            Shown(
+                system,
+                f"results/{name}.md",
+                title,
+                _declared(name, result, "evidence", "generated world"),
+                seeds,
+                held,
+                _hardware(result),
+                judged_by,
+                _failed(judged_by, result),
+            )
         )
     return shown
 
 
-def _evidence(name: str, result: dict[str, Any]) -> Evidence:
-    """What a table is evidence of: as its file says; of an older file as its pipeline does now."""
+def _declared(name: str, result: dict[str, Any], key: str, default: str) -> Any:
+    """What a table is evidence of, and what judged it: as its file says; of an older file as its pipeline does now."""
     pipeline = ROOT / "lab/finegrained_lab/conf/pipeline" / f"{name}.yaml"
     collect = yaml.safe_load(pipeline.read_text(encoding="utf-8"))["collect"] if pipeline.is_file() else {}
-    evidence: Evidence = result.get("evidence") or collect.get("evidence", "generated world")
-    return evidence
+    return result.get(key) or collect.get(key, default)
+
+
+def _failed(judged_by: JudgedBy, result: dict[str, Any]) -> tuple[str, ...]:
+    """Why a table's judge does not count (`finegrained_lab.experiments.gate`); empty where it does."""
+    if judged_by != "learned model":
+        return ()
+    if "gate" not in result:
+        return ("its judge was put to no stress test, nor shown people's answers and a cut copy",)
+    return () if result["gate"]["passed"] else tuple(result["gate"]["reasons"])
 
 
 def _hardware(result: dict[str, Any]) -> str:
@@ -142,7 +178,7 @@ def three_lines() -> list[str]:
     shown = tables()
     lines = []
     of_world = [table for table in shown if table.evidence == "generated world"]
-    claims = [table.held for table in of_world if table.held]
+    claims = [table.held for table in of_world if table.held and not table.failed]
     lines.append(
         f"**On generated worlds**, whose oracle knows every error: {len(of_world)} tables of "
         f"{_listed(sorted({table.system for table in of_world}))}; of {sum(of for _, of in claims)} statements of the "
@@ -153,7 +189,9 @@ def three_lines() -> list[str]:
     with_weights = (
         f", {len(pretrained)} of them with pretrained weights" if pretrained else ", none with pretrained weights"
     )
-    lines.append(f"**On real data**: {len(real)} {'table' if len(real) == 1 else 'tables'}{with_weights}.")
+    failed = sum(bool(table.failed) for table in real)
+    no_evidence = f"; the judges of {failed} do not count, so that they are evidence of nothing" if failed else ""
+    lines.append(f"**On real data**: {len(real)} {'table' if len(real) == 1 else 'tables'}{with_weights}{no_evidence}.")
     measured = sorted(set(gpu_results().values()))
     gpu = f"speed was measured on {_listed(measured)}" if measured else "nothing was run on a GPU"
     lines.append(f"**Not run**: the papers' own configurations ({len(list(paper_experiments()))} experiments); {gpu}.")
@@ -190,8 +228,9 @@ def proven_page() -> str:
         "# What has been proven where",
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
         "proves that a method and its code work; it proves nothing about language. Real data prove it for these data, "
-        "at the size that was run. Each page says what was chosen on what, and prints every row. `hold in every "
-        "seed`: of the statements of the thesis that a table checks, those that hold in each of its seeds.",
+        "at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: what says "
+        "how good the rows are, and whether that counts where it is a learned model. `hold in every seed`: of the "
+        "statements of the thesis that a table checks, those that hold in each of its seeds.",
         "\n".join(f"- {line}" for line in three_lines()),
         f"Tables by the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",
     ]
@@ -201,7 +240,8 @@ def proven_page() -> str:
                 "system": table.system,
                 "table": f"[{table.title}]({table.page})",
                 "seeds": ", ".join(map(str, table.seeds)) or "–",
-                "hold in every seed": "–" if table.held is None else f"{table.held[0]} of {table.held[1]}",
+                "judged by": table.judge,
+                "hold in every seed": table.holding,
                 "made on": table.hardware,
             }
             for table in shown
@@ -209,6 +249,13 @@ def proven_page() -> str:
         ]
         body = markdown_table(rows, list(rows[0])).strip() if rows else "Nothing yet."
         parts.append(f"## {evidence[0].upper()}{evidence[1:]}\n\n{body}")
+    failed = [f"- [{table.title}]({table.page}): {'; '.join(table.failed)}." for table in shown if table.failed]
+    parts.append(
+        "## Not evidence\n\nA table whose rows are judged by a learned model counts only if that judge passes the "
+        "stress test on its questions and gives people's answers no less than SFT's, and SFT's more than the first "
+        "words of a passage, cut off. No statement of these tables is counted above:\n\n"
+        + ("\n".join(failed) or "None.")
+    )
     paper = [{"experiment": f"`{name}`", "what it is": text} for name, text in paper_experiments()]
     parts.append(
         "## Configuration of the paper, not run here\n\nThe settings are the papers'; data and models are the user's "

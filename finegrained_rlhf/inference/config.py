@@ -23,6 +23,16 @@ class ResponseMonitor(Protocol):
         """(sum, count) of each measurement of R responses; the same names for every input, the empty one included."""
 
 
+def check_monitor(monitor: ResponseMonitor | None, prompts: Sequence[Prompt]) -> None:
+    """Let a monitor that has `check_prompts` refuse prompts that lack what it reads, before anything is answered.
+
+    Raises:
+        DataError: it refuses one.
+    """
+    if check := getattr(monitor, "check_prompts", None):
+        check(prompts)
+
+
 def oracle_rates(counts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, float]:
     """The rates of an oracle over all that it counted; 0 where there is nothing to count.
 

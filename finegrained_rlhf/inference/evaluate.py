@@ -14,7 +14,7 @@ from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.best_of import BestOf
-from finegrained_rlhf.inference.config import check_reward, sampling
+from finegrained_rlhf.inference.config import check_monitor, check_reward, sampling
 from finegrained_rlhf.inference.evaluation import (
     EvaluatedResponse,
     Evaluation,
@@ -162,6 +162,7 @@ def _policy(job: Evaluate, composer: RewardComposer | None, processes: Processes
     chooser = None if job.best_of == 1 or composer is None else BestOf(composer, processes)
     generator = open_generator(job.checkpoint, processes)
     prompts = prompts_for(generator.policy, job.data, job.max_prompt_tokens, job.prompt_too_long, job.prompt)
+    check_monitor(job.oracle, prompts[: job.limit])
     if composer is not None:
         composer.setup(processes.device)
         composer.check_prompts(prompts[: job.limit])
@@ -181,6 +182,7 @@ def _outputs(job: Evaluate, composer: RewardComposer | None, processes: Processe
     assert job.outputs is not None
     prompts = unencoded_prompts(job.data)
     responses = first_outputs(prompts, job.outputs, job.limit)
+    check_monitor(job.oracle, prompts[: job.limit])
     if composer is not None:
         composer.setup(processes.device)
         composer.check_prompts(prompts[: job.limit])

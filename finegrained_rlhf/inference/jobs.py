@@ -172,7 +172,8 @@ class Evaluate(AnswersPrompts):
         outputs: JSON lines of outputs to evaluate; the first output of each record counts.
         tokenizer: directory or Hub name of the tokenizer that counts the tokens of `outputs`; None counts only words.
         reward: reward models whose opinion is measured, and by which `best_of` chooses; None measures none.
-        oracle: the truth, where the task knows it; None elsewhere.
+        oracle: measures the answers beside the reward: the truth, where the task knows it, or what needs no judge
+            (`oracle=judge_free`, `metrics.grounding`); None measures nothing.
         best_of: of so many samples a prompt, measure the one whose reward is highest; 1 chooses nothing.
         decoding: greedy by default, with `best_of` then as in training; one answer a prompt is measured, so `n` is 1.
         limit: use at most so many prompts, from the beginning of the file; None uses all.

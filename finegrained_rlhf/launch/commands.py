@@ -59,6 +59,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_dialki": "measure how well a trained DIALKI finds knowledge",
         "evaluate_detox": "measure continuations: toxicity, fluency, variety",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
+        "evaluate_judge": "measure a judge behind an endpoint on a feedback file",
         "attack_judge": "measure how often a judge obeys an answer",
     },
     "Feedback from people": {

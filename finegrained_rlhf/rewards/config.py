@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.markers import above, at_least
+from finegrained_rlhf.core.markers import above, at_least, harmless
 from finegrained_rlhf.rewards.aggregation import Aggregation, ResponseValue
 from finegrained_rlhf.rewards.checks import check_threshold
 from finegrained_rlhf.rewards.credit import Credit, Reading, Revisions
@@ -19,6 +19,9 @@ from finegrained_rlhf.rewards.protocol import Scorer
 
 Normalisation = Literal["none", "running"]
 Density = Literal["segment", "response"]
+WatchedAnswer = Literal["cut_lead", "best_sentence", "gold"]
+"""An answer that nobody has to learn: the first words of the first passage, the passage sentence nearest to the
+question, the reference."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ class RewardConfig(Settings):
         revisions: which prefixes `revised` scores: `segments`, wherever a segment may have ended; a number of places
             evenly spaced over `rollout.max_new_tokens`; `last`, none. Each is one more text for every component but
             those of `density=response`: where a judge or a service scores, one more request.
+        watch: answers that every validation scores beside the policy's (`training.watch`); a run warns where one that
+            is copied overtakes them. Prompts need passages for them, and references for `gold`.
     """
 
     components: Mapping[str, Scorer]
@@ -100,6 +105,7 @@ class RewardConfig(Settings):
     constraints: Mapping[str, RewardConstraint] = field(default_factory=dict)
     credit: Credit = "end"
     revisions: Revisions | Annotated[int, at_least(1)] = "segments"
+    watch: Annotated[Sequence[WatchedAnswer], harmless] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.overlong, OverlongPenalty):
@@ -120,6 +126,8 @@ class RewardConfig(Settings):
                 raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
         for name in sorted(set(self.penalties.weights) & set(self.components)):
             raise ConfigError(f"reward.components.{name}: this name is the penalty's; give the component another")
+        if isinstance(self.watch, str):
+            raise ConfigError(f"watch: expected a list, [{self.watch}], got {self.watch!r}")
         self._check_moving()
         self._check_credit()
 

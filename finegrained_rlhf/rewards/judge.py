@@ -85,6 +85,7 @@ class Judge:
         response_format: `json_schema`, `json_object` or None; see `EndpointGenerator`.
         extra_body: more parameters of each request.
         tries: how often an answer may be asked about until its judgement can be read.
+        samples: judgements of an answer, each asked for and kept by itself; more than one needs a temperature.
 
     Raises:
         ConfigError: a text lacks a placeholder or has an unknown one, a setting outside its range, or the key is not
@@ -106,12 +107,18 @@ class Judge:
         response_format: ResponseFormat | None = "json_schema",
         extra_body: Mapping[str, Any] | None = None,
         tries: int = TRIES,
+        samples: int = 1,
     ) -> None:
+        if samples < 1 or (samples > 1 and temperature == 0):
+            raise ConfigError(
+                "samples: expected at least 1, and with more a temperature above 0 or null, since at 0 a judge says "
+                f"the same again; got {samples} and temperature={temperature}"
+            )
         if not taxonomy or tries < 1:
             raise ConfigError(f"need a taxonomy and tries >= 1, got {dict(taxonomy)} and {tries}")
         _check_template("instructions", instructions, needed={"taxonomy"}, known={"taxonomy"})
         _check_template("template", template, needed={"answer"}, known={"question", "passages", "answer"})
-        self.taxonomy, self.model, self.cache_file = dict(taxonomy), model, cache_file
+        self.taxonomy, self.model, self.cache_file, self.samples = dict(taxonomy), model, cache_file, samples
         error: dict[str, Text | Choice] = {"quote": Text(_LONGEST_QUOTE), "kind": Choice(tuple(taxonomy))}
         self._schema = ReplySchema({"errors": Records(error, _MOST_QUOTES)}, name="errors")
         self._template, self._reads, self._tries = template, _placeholders(template), tries
@@ -146,9 +153,24 @@ class Judge:
         self._kept = AnswerCache(self.cache_file, self.identity)
 
     def judgements(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Judgement]:
-        """What became of R responses; one that was judged before is not asked about again.
+        """What became of R responses, by the first sample of each; one that was judged before is not asked about again.
 
-        A reply that cannot be read, is refused or cut off is the outcome of that response, and is not kept.
+        Raises:
+            FineGrainedError: see `sampled`.
+        """
+        return [first for first, *_ in self.sampled(prompts, responses, 1)]
+
+    def sampled(
+        self, prompts: Sequence[Prompt], responses: Sequence[str], samples: int | None = None
+    ) -> list[tuple[Judgement, ...]]:
+        """`samples` judgements of each of R responses; what was judged before is not asked about again.
+
+        A reply that cannot be read, is refused or cut off is the outcome of that sample, and is not kept.
+
+        Args:
+            prompts: of the responses.
+            responses: R answers.
+            samples: of each; None takes the judge's own number.
 
         Raises:
             FineGrainedError: the endpoint gives no answer at all, or refuses the key; what it gave before is kept.
@@ -158,11 +180,15 @@ class Judge:
         kept = self._kept
         assert kept is not None
         messages = [self._message(prompt, text) for prompt, text in zip(prompts, responses, strict=True)]
+        keys = [
+            tuple(message if n == 0 else f"{message}\0{n}" for n in range(samples or self.samples))
+            for message in messages
+        ]
         made = {
-            message: Judgement(Outcome.READ, tuple((quote, kind) for quote, kind in quotes))
-            for message, quotes in kept.get(messages).items()
+            key: Judgement(Outcome.READ, tuple((quote, kind) for quote, kind in quotes))
+            for key, quotes in kept.get([key for of in keys for key in of]).items()
         }
-        missing = [message for message in dict.fromkeys(messages) if message not in made]
+        missing = [key for key in dict.fromkeys(key for of in keys for key in of) if key not in made]
 
         def keep(number: int, reply: Reply) -> None:
             quotes = tuple((error["quote"], error["kind"]) for error in reply.value.get("errors", ()))
@@ -170,8 +196,9 @@ class Judge:
                 kept.put(missing[number], quotes)
             made[missing[number]] = Judgement(reply.outcome, quotes, reply.problem)
 
-        ask_each(self._llm.generate_each, missing, self._schema, keep, self._tries)
-        return [made[message] for message in messages]
+        asked = [key.partition("\0")[0] for key in missing]
+        ask_each(self._llm.generate_each, asked, self._schema, keep, self._tries)
+        return [tuple(made[key] for key in of) for of in keys]
 
     def quotes(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[list[Quote]]:
         """What is wrong in R responses, each of which must have a judgement.

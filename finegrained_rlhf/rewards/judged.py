@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
@@ -132,16 +133,17 @@ def _moved(left: str, come: str, here: Counter[str], wanted: Counter[str]) -> in
 
 
 Unlocated = Literal["mask", "charge"]
-UNLOCATED = "unlocated"
+UNLOCATED, SPLIT = "unlocated", "split"
 
 
 class JudgeScorer:
     """Scores segments by what a judge quotes: −1 where a quote of a kind that counts lies, 1 elsewhere.
 
-    A response that has no judgement has no score. A quote is looked for word for word, then without case and marks,
-    then by most of its words (`spans_of`). An error that is reported and found nowhere is never taken for none: the
-    response has no score (`mask`), or all of its segments have the error (`charge`). A quote that occurs several times
-    is its first place, the same quote again the next one.
+    A response that has no judgement has no score. Of several samples (`Judge.samples`) a segment has the mean of those
+    that judge it, and `split` counts the responses about which they differ. A quote is looked for word for word, then
+    without case and marks, then by most of its words (`spans_of`). An error that is reported and found nowhere is never
+    taken for none: the response has no score (`mask`), or all of its segments have the error (`charge`). A quote that
+    occurs several times is its first place, the same quote again the next one.
 
     Args:
         judge: that reads the answers.
@@ -156,7 +158,7 @@ class JudgeScorer:
         ConfigError: the granularity is unknown, a kind is none of the judge's, or a setting is outside its range.
     """
 
-    counted = (*(outcome.value for outcome in Outcome), UNLOCATED)
+    counted: tuple[str, ...] = (*(outcome.value for outcome in Outcome), UNLOCATED)
     error_free_from = 0.0
     value_range = (-1.0, 1.0)
 
@@ -176,6 +178,8 @@ class JudgeScorer:
         self.judge, self.counts = judge, frozenset(judge.taxonomy if counts is None else counts)
         self.granularity, self.unlocated, self._cut = granularity, unlocated, cutter(segmenter, granularity)
         self.look_ahead = look_ahead_of(segmenter, granularity)
+        if judge.samples > 1:
+            self.counted = (*type(self).counted, SPLIT)
         self.outcomes = OutcomeCounts(failures)
         self.quoted, self.unmatched = 0, 0
 
@@ -200,29 +204,31 @@ class JudgeScorer:
         """
         spans = [tuple(self._cut(response)) for response in responses]
         judged_rows = [i for i, row in enumerate(spans) if row]
-        judged = self.judge.judgements([prompts[i] for i in judged_rows], [responses[i] for i in judged_rows])
+        judged = self.judge.sampled([prompts[i] for i in judged_rows], [responses[i] for i in judged_rows])
         values: list[tuple[float, ...]] = [()] * len(responses)
         unscored: dict[int, str] = {}
         counted = dict.fromkeys(self.counted, 0.0)
-        for i, judgement in zip(judged_rows, judged, strict=True):
-            row = self._values(judgement, responses[i], spans[i])
-            counted[judgement.outcome.value] += 1
-            counted[UNLOCATED] += judgement.outcome is Outcome.READ and row is None
-            if row is None and judgement.outcome is Outcome.READ and self.unlocated == "charge":
-                row = (-1.0,) * len(spans[i])
-            if row is None:
-                unscored[i] = UNLOCATED if judgement.outcome is Outcome.READ else judgement.outcome.value
+        for i, samples in zip(judged_rows, judged, strict=True):
+            read = [one for one in samples if one.outcome is Outcome.READ]
+            outcome = (read or samples)[0].outcome
+            rows = [row for one in read if (row := self._values(one, responses[i], spans[i])) is not None]
+            counted[outcome.value] += 1
+            counted[UNLOCATED] += bool(read) and not rows
+            if self.unlocated == "charge":
+                rows += [(-1.0,) * len(spans[i])] * (len(read) - len(rows))
+            if not rows:
+                unscored[i] = UNLOCATED if read else outcome.value
                 spans[i] = ()
-            values[i] = row or ()
+            elif len(set(rows)) > 1:
+                counted[SPLIT] += 1
+            values[i] = tuple(fmean(votes) for votes in zip(*rows, strict=True))
         self.outcomes.add(unscored.get(i, Outcome.READ.value) for i in judged_rows)
-        problems = [judgement.problem for judgement in judged if judgement.problem]
+        problems = [one.problem for samples in judged for one in samples if one.problem]
         self.outcomes.check(f"the judge {self.judge.model}", problems[-1] if problems else "")
         return SegmentScores(spans, values, unscored=frozenset(unscored), counts=counted)
 
     def _values(self, judgement: Judgement, text: str, segments: Sequence[Span]) -> tuple[float, ...] | None:
-        """The value of each segment; None without a judgement, or where an error of it lies in no segment."""
-        if judgement.outcome is not Outcome.READ:
-            return None
+        """The value of each segment; None where an error of it lies in no segment."""
         quotes = [quote for quote, kind in judgement.quotes if kind in self.counts]
         wrong, missed = set[int](), 0
         for span in spans_of(quotes, text):

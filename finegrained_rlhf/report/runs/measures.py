@@ -21,12 +21,12 @@ from finegrained_rlhf.runtime.directory.samples import SampleRecord
 Point = tuple[float, float]
 _ANSWERS = {"response_length", "eos_rate", "repetition", "reference_perplexity", "alignment", "alignment_inside"}
 _OURS = {"step", "score", "constraints_missed", "examples", *_ANSWERS}
-_PREFIXES = ("reward/", "segments/", "constraint/", "time/")
+_PREFIXES = ("reward/", "segments/", "constraint/", "watch/", "time/")
 _ERRORS = ("error", "toxicity")
 """What is measured beside the reward under such a name is a true error; less of it is better."""
-_COSTS = (*_ERRORS, "worst", "loss", "nll", "perplexity", "empty")
-_NEITHER = ("apology", "quoted", "variant")
-"""Ways to be less toxic that are neither good nor bad by themselves."""
+_COSTS = (*_ERRORS, "worst", "loss", "nll", "perplexity", "empty", "unsupported", "repeats")
+_NEITHER = ("apology", "quoted", "variant", "copied")
+"""Ways to be less toxic, or to answer, that are neither good nor bad by themselves."""
 SEGMENT, LENGTH, KL, PERPLEXITY = "a segment", "tokens", "KL", "perplexity under the initial policy"
 REPETITION, ENDED = "repeated 3-grams", "answers that end"
 Z = 1.96

@@ -92,6 +92,8 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
                 f"dry_run_on: expected GPUs and the GB of each, as in 8x80, or null, got {self.dry_run_on!r}"
             )
         self.policy.check_frozen(self.processes.precision, reference=True)
+        if self.reward.watch and self.validation_data is None:
+            raise ConfigError("reward.watch scores answers at validations; expected validation_data=FILE, got none")
         limit, longest = self.reward.overlong.limit, self.rollout.max_new_tokens
         if limit is not None and limit >= longest:
             raise ConfigError(

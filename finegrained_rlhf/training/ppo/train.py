@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from finegrained_rlhf.core.records import Greedy
+from finegrained_rlhf.inference.config import check_monitor
 from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.metrics.stress import read_reports, weak_rewards
 from finegrained_rlhf.models.families.causal import check_positions
@@ -77,6 +78,7 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     )
     composer.setup(processes.device)
     composer.check_prompts([*data.train, *data.validation])
+    check_monitor(job.monitor, data.validation)
     if processes.is_main and not job.allow_weak_rewards:
         warn_of_weak_rewards(job.reward.components)
     parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)

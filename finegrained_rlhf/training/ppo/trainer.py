@@ -40,6 +40,7 @@ from finegrained_rlhf.training.ppo.parts import PPOParts
 from finegrained_rlhf.training.ppo.resampling import Resampler
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer, ScoredRollout
 from finegrained_rlhf.training.ppo.update import PPOUpdate
+from finegrained_rlhf.training.watch import RewardWatch
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class PPOTrainer:
         self.stop_reason: str | None = None
         self.fresh = True
         self._hacking = HackingWatch(self.run, self.processes)
+        self._watch = RewardWatch(self.composer, self.data.validation, self.run, self.processes)
         self._suppression = SuppressionWatch(self.processes)
         self._scorer = RolloutScorer(self.models, self.processes, rollout.behaviour, config.kl.exact)
         self._update = PPOUpdate(
@@ -244,10 +246,12 @@ class PPOTrainer:
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
             for name, (total, count) in {**measured, **self.composer.weights.sums(scores)}.items():
                 metrics.add(name, total, count)
+        self._watch.add(answered, metrics)
         means = metrics.reduce(self.processes)
         means["reference_perplexity"] = perplexity_of(means["reference_perplexity"])
         self._keep_validation(step)
         self._hacking.warn(means)
+        self._watch.warn(means)
         missed = self.composer.weights.missed(means)
         return {"score": means["reward/total"], **missed, "examples": len(prompts), **means}
 

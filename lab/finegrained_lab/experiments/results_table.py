@@ -19,6 +19,10 @@ from finegrained_rlhf.runtime.directory.provenance import command_line, commit_o
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 Evidence = Literal["generated world", "real data", "real data and pretrained weights"]
+JudgedBy = Literal["oracle", "labels", "learned model", "no judge"]
+"""What says how good a table's rows are: the oracle (or script) of a world, labels of people or of a data set, a model
+that was trained to judge, or nothing: a judge itself is measured. A learned model needs a gate (`experiments.gate`).
+"""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Results(Settings, ABC):
         command: what was run, as the page shows it.
         chosen: which settings were chosen, on which data of which seeds, in a sentence or two.
         evidence: what the numbers are evidence of, for `docs/proven.md`.
+        judged_by: what says how good its rows are.
         made_before: every earlier making of this table, the oldest first: its seeds, and why it was made again.
         configuration: the resolved configuration of the experiment whose results these are, for the file; the script
             that runs the experiment gives it.
@@ -39,6 +44,7 @@ class Results(Settings, ABC):
     command: str
     chosen: str = field(kw_only=True)
     evidence: Evidence = field(default="generated world", kw_only=True)
+    judged_by: JudgedBy = field(default="oracle", kw_only=True)
     made_before: Sequence[str] = field(default=(), kw_only=True)
     configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
@@ -47,14 +53,15 @@ class Results(Settings, ABC):
         """The page of a results file."""
 
     def made_by(self) -> dict[str, Any]:
-        """Fields of the results file: `command`, `command_line` (of this process), `commit`, `evidence`, `chosen`,
-        `made_before`, `hardware` (of this machine), `configuration`.
+        """Fields of the results file: `command`, `command_line` (of this process), `commit`, `evidence`, `judged_by`,
+        `chosen`, `made_before`, `hardware` (of this machine), `configuration`.
         """
         return {
             "command": self.command,
             "command_line": command_line(),
             "commit": commit_of(Path(__file__).parent),
             "evidence": self.evidence,
+            "judged_by": self.judged_by,
             "chosen": self.chosen.strip(),
             "made_before": [entry.strip() for entry in self.made_before],
             "hardware": {name: value for name, value in hardware().items() if name != "host"},

@@ -7,7 +7,10 @@ __getattr__, __dir__ = lazy_exports(
     {
         "SplitFeedback": "split",
         "MakeIntermediateFeedback": "intermediate",
+        "CountedGate": "gate",
+        "WriteTrivialAnswers": "gate",
         "JudgeFolds": "folds",
+        "MeasuresTable": "measures",
         "RealPolicyTable": "policies",
         "RewardModelsTable": "reward_models",
         "SplitQuestions": "questions",

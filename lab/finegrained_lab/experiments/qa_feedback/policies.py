@@ -12,12 +12,15 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
+from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, gate_page, judge_gate
 from finegrained_lab.experiments.intervals import difference_interval
+from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE
 from finegrained_lab.experiments.results_table import setting_of
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters
+from finegrained_rlhf.metrics.stress import read_stress
 from finegrained_rlhf.text.tables import markdown_table
 
 SFT, BEST_OF, PREFERENCE, FINE_GRAINED = "sft", "best_of", "preference_rlhf", "fine_grained_rlhf"
@@ -28,6 +31,8 @@ REWARDS = {
     "total": "reward/total",
 }
 """What is shown of each set of reward models, by metric of the evaluation."""
+WEIGHTS: Mapping[str, float] = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.3}
+"""Of `reward=fine_grained`."""
 JUDGES = {"judge": "{}_judge", "own": "{}"}
 """Set of reward models → name of the evaluation by it: those of other folds, and those that training optimised."""
 MEASURES = {"rouge_lsum": "rouge_lsum", "words": "mean_words", "tokens": "mean_tokens", "finished": "finished_share"}
@@ -110,6 +115,7 @@ class RealPolicyTable(ComparedTable):
             if system != self.baseline
         }
         table["against_preference"] = intervals(list(roots.values()), FINE_GRAINED, PREFERENCE)
+        table["gate"] = gate_of(list(roots.values()))
         table["samples"] = samples(next(iter(roots.values())), self.systems)
         return table
 
@@ -131,11 +137,29 @@ class RealPolicyTable(ComparedTable):
         )
         return (
             f"Budget `{result['budget']}` on {where}; a step took {forecast['step_s']:.0f} s when it was measured. "
-            f"Questions and feedback records: {counts}.\n\n{super().body(result)}\n"
+            f"Questions and feedback records: {counts}.\n\n{gate_page(result['gate'])}\n{super().body(result)}\n"
             f"## Difference from {self.baseline}, with 95% intervals over the held-out questions\n\n"
             f"{markdown_table(rows, ['system', *next(iter(result['intervals'].values()))])}\n"
             f"## Answers side by side\n\nThe first held-out questions, seed {result['seeds'][0]}.\n\n{shown}"
         )
+
+
+def gate_of(roots: Sequence[Path]) -> dict[str, Any]:
+    """Whether the judges count, by what they give gold answers, all systems and trivial answers of all seeds.
+
+    Raises:
+        DataError: an evaluation by them is missing.
+    """
+    names = (*RealPolicyTable.systems, GOLD, BEST_SENTENCE, CUT_LEAD)
+    totals = {
+        name: [
+            sum(weight * row["rewards"][part]["sum"] for part, weight in WEIGHTS.items())
+            for row in _questions(roots, JUDGES["judge"].format(name))
+        ]
+        for name in names
+    }
+    stress = read_stress(roots[0] / "judges")
+    return judge_gate(totals, stress, "reward models trained on the other half of the feedback")
 
 
 def intervals(roots: Sequence[Path], system: str, baseline: str) -> dict[str, list[float]]:

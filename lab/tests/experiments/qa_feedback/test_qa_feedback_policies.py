@@ -55,6 +55,8 @@ def root(tmp_path: Path) -> Path:
             OutputRecord(f"q{i}", f"Why {i}?", (LAKE,), ("It | is.",), "", (f"{system}\n{i}{loop}",)) for i in range(6)
         ]
         write_outputs(seed / "evaluation" / f"{system}.outputs.jsonl", records)
+    for name, free in (("gold", 3), ("best_sentence", 2), ("cut_lead", 0)):
+        write_jsonl(seed / "evaluation" / f"{name}_judge.questions.jsonl", questions(free))
     return tmp_path
 
 
@@ -75,7 +77,12 @@ def test_rows_intervals_and_samples(root: Path) -> None:
     assert rows["fine_grained_rlhf"]["repeats"] == pytest.approx(1 / 3) and rows["best_of"]["repeats"] == 0
     assert found["repeats"] == pytest.approx([1 / 3] * 3)
     assert result["against_preference"]["repeats"] == pytest.approx([1 / 3] * 3)
+    gate = result["gate"]  # relevance alone differs: .3 a sub-sentence and two for an error
+    assert gate["rows"]["gold"]["mean"] == pytest.approx(0.3 * 2 + 0.5 + 0.3 * 0.25)
+    assert gate["order"]["gold less sft"]["value"] == pytest.approx(0.3 * 4)
+    assert gate["reasons"] == ["no stress test of the judge on these questions"]
     page = (root / "table.md").read_text()
+    assert "The judge does not pass" in page and "| best_sentence " in page
     assert (
         "**Why 0?**" in page and "| gold" in page and r"It \| is." in page and "sft 0" in page and "Why 4" not in page
     )
