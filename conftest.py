@@ -12,20 +12,10 @@ os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
-import torch
 from cpu_times import CpuTimes
 from garbage import collect_rarely
 from script_runs import PRELOADED_PYTHON, fork_server
 from smoke import keys_of, made_once, run_smoke
-
-torch.set_num_threads(1)
-if find_spec("hypothesis"):
-    from hypothesis import HealthCheck, settings
-
-    settings.register_profile(
-        "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-    )
-    settings.load_profile("suite")
 
 ROOT = Path(__file__).parent
 LAB = ROOT / "lab"
@@ -42,11 +32,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Time tests where asked to; let xdist's workers be forked from a process that has imported everything."""
     if path := config.getoption("--cpu-times"):
         config.pluginmanager.register(CpuTimes(Path(path)))
-    if config.getoption("tx", None) and not hasattr(config, "workerinput"):
-        fork_server()
-        if config.option.dist == "load":  # what -n alone means: here the tests of a file share what they build
-            config.option.dist, config.option.loadscopereorder = "loadfile", False
-        config.option.tx = [f"popen//python={PRELOADED_PYTHON}" for _ in config.option.tx]
+    if not config.getoption("tx", None) or hasattr(config, "workerinput"):
+        prepare_for_tests()
+        return
+    fork_server(*config.args)
+    if config.option.dist == "load":  # what -n alone means: here the tests of a file share what they build
+        config.option.dist, config.option.loadscopereorder = "loadfile", False
+    config.option.tx = [f"popen//python={PRELOADED_PYTHON}" for _ in config.option.tx]
+
+
+def prepare_for_tests() -> None:
+    """What a process needs that runs tests itself; the one that hands them out imports no torch."""
+    import torch
+
+    torch.set_num_threads(1)
+    if find_spec("hypothesis"):
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile(
+            "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+        )
+        settings.load_profile("suite")
 
 
 @pytest.hookimpl(tryfirst=True)

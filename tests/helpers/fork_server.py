@@ -1,4 +1,4 @@
-"""`python fork_server.py SOCKET ROOT`: imports what tests and scripts import, then forks a Python for whoever asks.
+"""`python fork_server.py SOCKET ROOT [TESTS…]`: imports what tests and scripts do, and forks a Python for whoever asks.
 
 Who asks connects to the socket and sends the three standard streams as descriptors, then one JSON object on a line:
 `{"argv", "cwd", "environment"}`, where argv is what stands behind `python` on a command line. The answers are lines
@@ -19,6 +19,7 @@ import importlib.util
 import json
 import os
 import pkgutil
+import random
 import runpy
 import selectors
 import signal
@@ -97,6 +98,20 @@ def fill_caches(conf: Path) -> None:
 
     shared_segmenter(RULES)
     get_checkpoint_conversion_mapping("t5")
+
+
+def import_tests(arguments: list[str]) -> None:
+    """The test modules that arguments of pytest choose: rewriting their assertions is dear, and is done once so.
+
+    What cannot be imported, pytest's workers report.
+    """
+    import pytest
+    import torch
+
+    drawn = torch.get_rng_state(), random.getstate()
+    pytest.main(["--collect-only", "-n0", "-p", "no:terminal", "-p", "no:cacheprovider", *arguments])
+    torch.set_rng_state(drawn[0])
+    random.setstate(drawn[1])
 
 
 class Server:
@@ -264,6 +279,8 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: server.end())
     import_everything()
     fill_caches(Path(sys.argv[2]) / "conf")
+    if sys.argv[3:]:
+        import_tests(sys.argv[3:])
     collect_rarely()
     asked = server.serve()
     become(asked)

@@ -41,7 +41,6 @@ _SOCKET = "FORK_SERVER"
 
 Done = subprocess.CompletedProcess[str]
 _spent = 0.0
-_outputs = tempfile.TemporaryDirectory(prefix="scripts_")
 
 
 def seconds_of_scripts() -> float:
@@ -50,18 +49,27 @@ def seconds_of_scripts() -> float:
 
 
 @cache
-def fork_server() -> str:
+def _outputs() -> tempfile.TemporaryDirectory[str]:
+    """For what this process starts, made when it starts something: a process that was forked before has its own."""
+    return tempfile.TemporaryDirectory(prefix="scripts_")
+
+
+@cache
+def fork_server(*tests: str) -> str:
     """The socket of the fork server: the one that the environment names, or a new one that ends with this process.
+
+    Args:
+        tests: arguments of pytest; a new one imports the test modules that they choose, too.
 
     Without the packages that it imports, as on a bare machine, tests that need it are skipped.
     """
     if _SOCKET not in os.environ:
         for module in ("bm25s", "datasets", "hydra", "peft", "rouge_score", "sacrebleu", "scipy", "spacy"):
             pytest.importorskip(module)
-        os.environ[_SOCKET] = str(Path(_outputs.name) / "fork_server")
-        (Path(_outputs.name) / "compositions").mkdir()  # which processes share: `hydra_once.py`
+        os.environ[_SOCKET] = str(Path(_outputs().name) / "fork_server")
+        (Path(_outputs().name) / "compositions").mkdir()  # which processes share: `hydra_once.py`
         program = Path(__file__).with_name("fork_server.py")
-        command = [sys.executable, str(program), os.environ[_SOCKET], str(ROOT)]
+        command = [sys.executable, str(program), os.environ[_SOCKET], str(ROOT), *tests]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)
         atexit.register(process.wait)
         atexit.register(process.terminate)
@@ -147,7 +155,7 @@ def start_script(
         environment: variables beside `ENVIRONMENT`.
         stdin: what it reads from standard input.
     """
-    outputs = Path(tempfile.mkdtemp(dir=_outputs.name))
+    outputs = Path(tempfile.mkdtemp(dir=_outputs().name))
     (outputs / "stdin").write_text(stdin, encoding="utf-8")
     request = {
         "argv": [name, *arguments] if name.endswith(".py") else of_command(name, *arguments),
