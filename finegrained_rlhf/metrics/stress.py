@@ -105,9 +105,10 @@ def read_reports(components: Mapping[str, Any]) -> dict[str, Mapping[str, Any] |
 
 
 def weak_rewards(reports: Mapping[str, Mapping[str, Any] | None]) -> dict[str, list[Weakness]]:
-    """What speaks against each component that has a report, and against their sum (`total`, by the first report)."""
+    """What speaks against each component whose report has rows of it, and their sum (`total`, by the first report)."""
     known = {name: values for name, values in reports.items() if values is not None}
-    weak = {name: weaknesses(values, role_in(values, name)) for name, values in known.items()}
+    roles = {name: role_in(values, name) for name, values in known.items()}
+    weak = {name: weaknesses(known[name], role) for name, role in roles.items() if rows_of(known[name], role)}
     return {**weak, TOTAL: weaknesses(next(iter(known.values())), TOTAL)} if known else {}
 
 

@@ -179,6 +179,8 @@ def test_the_doctor_warns_and_refuses(
     scorers = {"f": SimpleNamespace(path=str(path)), "rule": SimpleNamespace()}
     found = list(stress_test(Case({}, scorers=scorers)))  # type: ignore[arg-type]
     assert [finding.status for finding in found] == statuses
+    other = list(stress_test(Case({}, scorers={"tone": SimpleNamespace(path=str(path))})))  # type: ignore[arg-type]
+    assert [finding.measured.partition(":")[0] for finding in other] == ["total"], "it says nothing of `tone`"
     allowed = list(stress_test(Case({"allow_weak_rewards": True}, scorers=scorers)))  # type: ignore[arg-type]
     assert "fail" not in [finding.status for finding in allowed]
     if statuses[0] == "fail":
