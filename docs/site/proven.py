@@ -190,7 +190,7 @@ def three_lines() -> list[str]:
         f", {len(pretrained)} of them with pretrained weights" if pretrained else ", none with pretrained weights"
     )
     failed = sum(bool(table.failed) for table in real)
-    no_evidence = f"; the judges of {failed} do not count, so that they are evidence of nothing" if failed else ""
+    no_evidence = f"; the judges of {failed} do not count: these are no evidence" if failed else ""
     lines.append(f"**On real data**: {len(real)} {'table' if len(real) == 1 else 'tables'}{with_weights}{no_evidence}.")
     measured = sorted(set(gpu_results().values()))
     gpu = f"speed was measured on {_listed(measured)}" if measured else "nothing was run on a GPU"
