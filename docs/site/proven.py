@@ -190,7 +190,7 @@ def three_lines() -> list[str]:
         f", {len(pretrained)} of them with pretrained weights" if pretrained else ", none with pretrained weights"
     )
     failed = sum(bool(table.failed) for table in real)
-    no_evidence = f"; the judges of {failed} do not count, so that they are evidence of nothing" if failed else ""
+    no_evidence = f"; the judges of {failed} do not count: these are no evidence" if failed else ""
     lines.append(f"**On real data**: {len(real)} {'table' if len(real) == 1 else 'tables'}{with_weights}{no_evidence}.")
     measured = sorted(set(gpu_results().values()))
     gpu = f"speed was measured on {_listed(measured)}" if measured else "nothing was run on a GPU"
@@ -227,8 +227,8 @@ def proven_page() -> str:
     parts = [
         "# What has been proven where",
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
-        "proves that a method and its code work; it proves nothing about language. Real data prove it for these data, "
-        "at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: what says "
+        "proves that a method and its code work; it proves nothing about language. Real data prove it for these "
+        "data, at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: what says "
         "how good the rows are, and whether that counts where it is a learned model. `hold in every seed`: of the "
         "statements of the thesis that a table checks, those that hold in each of its seeds.",
         "\n".join(f"- {line}" for line in three_lines()),

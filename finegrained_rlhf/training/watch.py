@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SCORED_AT_ONCE = 64
+_ROUNDING = 1e-6  # sums of equal values in another order
 _MEANINGS: Mapping[WatchedAnswer, str] = {
     "cut_lead": "the first words of the first passage, cut off",
     "best_sentence": "the passage sentence nearest to the question",
@@ -92,7 +93,7 @@ class RewardWatch:
             both = [(total, fmean(policy[id])) for id, total in self._totals[name].items() if id in policy]
             metrics.add(f"watch/{name}/total", sum(total for total, _ in both), len(both))
             metrics.add(f"watch/{name}/policy", sum(own for _, own in both), len(both))
-            metrics.add(f"watch/{name}/ahead", sum(total > own for total, own in both), len(both))
+            metrics.add(f"watch/{name}/ahead", sum(total > own + _ROUNDING for total, own in both), len(both))
 
     @torch.no_grad()
     def _score(self, name: WatchedAnswer, prompts: Sequence[Prompt]) -> dict[str, float]:
@@ -135,4 +136,4 @@ class RewardWatch:
 
 
 def _is_ahead(name: str, metrics: Mapping[str, float]) -> bool:
-    return metrics.get(f"watch/{name}/total", 0.0) > metrics.get(f"watch/{name}/policy", 0.0)
+    return metrics.get(f"watch/{name}/total", 0.0) > metrics.get(f"watch/{name}/policy", 0.0) + _ROUNDING

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
@@ -18,7 +18,7 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.rewards.judge import Judge
 from finegrained_rlhf.rewards.judged import JudgeScorer
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, shared_segmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, shared_segmenter
 from reward_models.data.examples import LabelSettings
 from reward_models.kinds import SegmentKind, kind_named, kinds_of
 from reward_models.trust.evaluate import trust_page
@@ -52,8 +52,9 @@ class EvaluateJudge(Settings):
         if not self.counts:
             raise ConfigError("counts: name the judge's kinds of error for one category or more")
         for name in self.counts:
-            if not isinstance(kind_named(name, kinds_of(self.taxonomy)), SegmentKind):
-                raise ConfigError(f"counts.{name}: a judge marks segments, and {name} is of whole answers")
+            kind = kind_named(name, kinds_of(self.taxonomy))
+            if not isinstance(kind, SegmentKind) or kind.density not in get_args(Granularity):
+                raise ConfigError(f"counts.{name}: a judge marks sentences or sub-sentences, and {name} is of neither")
 
     def run(self) -> dict[str, Any]:
         """Judge, write the report and print it as tables.
@@ -68,21 +69,23 @@ class EvaluateJudge(Settings):
             FineGrainedError: the endpoint gives no answer.
         """
         records = read_feedback(self.data, self.taxonomy)[: self.records]
+        categories = {name: self._measure(name, records) for name in self.counts}
         report = {
             "model": self.judge.model,
             "samples": self.judge.samples,
             "data": str(self.data),
-            "categories": {name: self._measure(name, records) for name in self.counts},
+            "categories": categories,
         }
         write_json(self.output, report)
-        print("\n".join(judge_part(values, report["samples"]) for values in report["categories"].values()))
+        print("\n".join(judge_part(values, self.judge.samples) for values in categories.values()))
         print(f"report: {self.output}")
         return report
 
     def _measure(self, name: str, records: Sequence[FeedbackRecord]) -> dict[str, Any]:
         kind = kind_named(name, kinds_of(self.taxonomy))
         assert isinstance(kind, SegmentKind)
-        scorer = JudgeScorer(self.judge, self.counts[name], kind.density, self.segmenter, failures=1.0)
+        granularity = cast(Granularity, kind.density)
+        scorer = JudgeScorer(self.judge, self.counts[name], granularity, self.segmenter, failures=1.0)
         segmenter = shared_segmenter(self.segmenter)
         texts, prompts = [], []
         for record in records:

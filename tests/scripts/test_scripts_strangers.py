@@ -60,6 +60,7 @@ READS: dict[str, tuple[str, ...]] = {
         *("reward=preference", "reward.components.preference.path={model}", "data={feedback}", OUT),
         "checkpoint={model}",
     ),
+    "evaluate_judge": ("data={feedback}", OUT, "judge.remote.url=http://127.0.0.1:9/", "judge.model=x"),
     "attack_judge": ("data={data}", OUT, "judge.remote.url=http://127.0.0.1:9/", "judge.model=x"),
     "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
     "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),
