@@ -147,7 +147,7 @@ def test_a_table_of_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_earlier_table_are_kept_where_asked_and_their_data_is_the_same(tmp_path: Path) -> None:
-    write_feedback(tmp_path / "all.json", feedback(30))
+    write_feedback(tmp_path / "all.json", feedback(18))
     folds = SplitFeedback(str(tmp_path / "all.json"), str(tmp_path / "one/folds"), folds=3).run()
     shutil.copytree(tmp_path / "one/folds", tmp_path / "two/folds")
 
@@ -184,7 +184,7 @@ def test_rows_of_an_earlier_table_are_kept_where_asked_and_their_data_is_the_sam
     assert "Kept from the making at commit" in (tmp_path / "table.md").read_text()
     again = table("two", {}, keep=True)
     assert again["kept"] == second["kept"] and again["rows"] == second["rows"]
-    write_feedback(tmp_path / "other.json", feedback(24))
+    write_feedback(tmp_path / "other.json", feedback(15))
     shutil.rmtree(tmp_path / "two")
     folds = SplitFeedback(str(tmp_path / "other.json"), str(tmp_path / "two/folds"), folds=3).run()
     before = (tmp_path / "table.json").read_bytes()
