@@ -262,6 +262,7 @@ def test_commands_are_found() -> None:
 
 
 @cache
+@cache
 def of_each_kind() -> list[Command]:
     """Some of the commands, whole ones where there are such."""
     whole_first = sorted(COMMANDS, key=lambda command: not command.complete)

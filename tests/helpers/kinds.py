@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import combinations
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ def _parts(script: str | None, arguments: Iterable[object]) -> set[tuple[str | N
     return {(script, *one) for one in ((), *((name,) for name in (*keys, *options)), *combinations(options, 2))}
 
 
+@cache
 def is_group(key: str) -> bool:
     """Whether a key chooses an option of a group."""
     return any((directory / key).is_dir() for directory in conf_directories())

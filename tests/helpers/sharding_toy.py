@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
         "prompts_per_step": 3,
         "micro_batch_prompts": 1,
         "mini_batches": 2,
+        "checkpointing": True,
         "ratio": "sequence",
         "entropy": EntropyConfig(0.02, target=9.0),
     },

@@ -40,7 +40,16 @@ RUNS = {
         "ppo.score_sampling_distribution=true",
     ),
 }
-PARTS = ("t5", "t5, shared value", "t5, lora", "gpt2", "gpt2, lora", "gpt2, shared value", "llama")
+PARTS = (
+    "t5",
+    "t5, shared value",
+    "t5, lora",
+    "t5, lora, shared value",
+    "gpt2",
+    "gpt2, lora",
+    "gpt2, shared value",
+    "llama",
+)
 """Each of their settings is in another of the runs too."""
 
 

@@ -12,6 +12,7 @@ from runtime_toy import rows
 from safetensors import safe_open
 from safetensors.torch import load_file
 from script_runs import Done, run_in_processes, run_script
+from seldom import seldom
 from torch import nn
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
@@ -91,7 +92,10 @@ def test_each_process_keeps_and_writes_its_own_moments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [((2, "gradients"), (3, "gradients")), ((3, "gradients"), (1, "none")), ((1, "none"), (2, "gradients"))],
+    seldom(
+        [((2, "gradients"), (3, "gradients")), ((3, "gradients"), (1, "none")), ((1, "none"), (2, "gradients"))],
+        [((2, "gradients"), (3, "gradients"))],
+    ),
 )
 def test_another_number_of_processes_resumes(tmp_path: Path, before: tuple[int, str], after: tuple[int, str]) -> None:
     """Killed in step 10: the checkpoint of step 8 is in place since the validation of step 9."""

@@ -90,7 +90,7 @@ def test_kappa_holds_the_truth_about_as_often_as_it_says() -> None:
             truth = rng.integers(0, 2, size=size)
             first, second = (truth ^ (rng.random(size) < 0.1) for _ in range(2))
             items.append((first.tolist(), second.tolist()))
-        found = bootstrap_interval(items, kappa, draws=200, seed=trial)
+        found = bootstrap_interval(items, kappa, draws=100, seed=trial)
         hits += found.low <= 0.64 <= found.high
         if trial < 10:
             alpha = krippendorff_alpha([sum((item[person] for item in items), []) for person in (0, 1)])

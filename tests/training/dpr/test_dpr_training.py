@@ -146,7 +146,7 @@ def test_validation_is_by_rank_and_may_begin_late(files: Path, tmp_path: Path) -
     assert [json.loads(line)["step"] for line in (tmp_path / "run/eval.jsonl").open()] == [6]
 
 
-@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.parametrize("freeze", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_bit_identically(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freeze: bool
 ) -> None:

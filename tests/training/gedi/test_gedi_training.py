@@ -142,7 +142,7 @@ def test_micro_batches_do_not_change_a_step(files: Path, tmp_path: Path) -> None
             torch.testing.assert_close(value, first, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=pytest.mark.slow), LoraConfig(rank=2)])
 def test_a_killed_run_goes_on_bit_identically(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: LoraConfig | None
 ) -> None:

@@ -83,7 +83,14 @@ def test_without_a_step_ahead_the_first_rollout_and_the_validation_are_the_same(
     assert torch.equal(ahead.draws.rollout(2).response_ids, plain.draws.rollout(2).response_ids)  # nothing was updated
 
 
-@pytest.mark.parametrize("options", [{}, {"lora": True}, {"kind": "gpt2", "algorithm": GroupAdvantages()}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"lora": True},
+        {"kind": "gpt2", "algorithm": GroupAdvantages()},
+    ],
+)
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, options: dict[str, Any]) -> None:
     kind, lora = options.get("kind", "t5"), LoraConfig(rank=2) if options.get("lora") else None
     save_policy(policy(kind), tmp_path / "start")

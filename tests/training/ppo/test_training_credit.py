@@ -97,8 +97,15 @@ def test_what_was_paid_is_kept_and_weighed_as_it_was_trained(tmp_path: Path, nam
             reward.changed({}, {"words": {"aggregation": "mean"}})
 
 
-@pytest.mark.parametrize("name", ["decided on prefixes", "revised, running"])
-@pytest.mark.parametrize("algorithm", [None, RETURNS])
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("decided on prefixes", None),
+        ("revised, running", RETURNS),
+        pytest.param("decided on prefixes", RETURNS, marks=pytest.mark.slow),
+        pytest.param("revised, running", None, marks=pytest.mark.slow),
+    ],
+)
 def test_processes_pay_as_one(tmp_path: Path, name: str, algorithm: Any) -> None:
     def trained(path: str, **options: Any) -> Any:
         trainer = trainer_of(tmp_path / path, name, algorithm=algorithm, **options)

@@ -93,7 +93,7 @@ def test_controller_and_limit_read_it_beside_a_penalty_by_k1(tmp_path: Path, mon
     assert "log_ratio" in metrics and "log_ratio" not in make_trainer(tmp_path / "plain", "t5").train_step(1)
 
 
-@pytest.mark.parametrize("kind", ["t5", "llama"])
+@pytest.mark.parametrize("kind", [pytest.param("t5", marks=pytest.mark.slow), "llama"])
 def test_what_is_measured_changes_no_weight(tmp_path: Path, kind: str) -> None:
     """Under the paper's PPO `kl` is another number, `log_ratio` the one that it was, and training the same bits."""
 
@@ -118,7 +118,7 @@ def test_what_is_measured_changes_no_weight(tmp_path: Path, kind: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["t5", "llama"])
+@pytest.mark.parametrize("kind", ["t5", pytest.param("llama", marks=pytest.mark.slow)])
 def test_inside_the_loss_it_holds_the_policy_back(tmp_path: Path, kind: str) -> None:
     def moved(beta: float) -> float:
         trainer = make_trainer(tmp_path / str(beta), kind, kl=KLConfig("loss", beta=beta, **EXACT), lr=1e-2)

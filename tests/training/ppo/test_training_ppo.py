@@ -13,6 +13,7 @@ import pytest
 import torch
 from ppo_toy import LengthScorer, WordScorer, make_trainer, run_together, save_checkpoint
 from rl_toy import policy, prompts
+from seldom import seldom
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
@@ -209,12 +210,12 @@ class Said(LengthScorer):
 
 
 def test_the_best_raw_reward_is_exported_under_running_normalisation(tmp_path: Path) -> None:
-    """The moments move with training; the same responses must have the same score at step 0, 5 and 15."""
+    """The moments move with training; the same responses must have the same score at step 0, 2 and 6."""
     scorer = Said()
     trainer = make_trainer(
         tmp_path, scorers={"said": scorer}, settings={"said": ComponentConfig("running")}, validation=5
     )
-    raw = {0: 4.0, 5: 11.2, 10: 16.0, 15: 4.0}  # on average over five prompts 5, 12.2, 17 and 5
+    raw = {0: 4.0, 2: 11.2, 4: 16.0, 6: 4.0}  # on average over five prompts 5, 12.2, 17 and 5
     scores, step_of = {}, trainer.train_step
 
     def train_step(step: int) -> dict[str, float]:
@@ -230,16 +231,16 @@ def test_the_best_raw_reward_is_exported_under_running_normalisation(tmp_path: P
 
     validated = trainer.validate
     trainer.train_step, trainer.validate = train_step, validate
-    config = LoopConfig(total_steps=15, checkpoint_every=5, validate_every=5)
+    config = LoopConfig(total_steps=6, checkpoint_every=2, validate_every=2)
     result = run_loop(trainer, trainer.run, config, Processes())
-    assert scores[0] == pytest.approx(scores[15], abs=1e-9)
-    assert scores[0] < scores[5] < scores[10] and result.best_step == 10
+    assert scores[0] == pytest.approx(scores[6], abs=1e-9)
+    assert scores[0] < scores[2] < scores[4] and result.best_step == 4
     resumed = make_trainer(
         tmp_path, scorers={"said": scorer}, settings={"said": ComponentConfig("running")}, validation=5
     )
-    resumed.load_state(tmp_path / "checkpoints" / "step_15")
+    resumed.load_state(tmp_path / "checkpoints" / "step_6")
     scorer.raw = 16.0
-    assert resumed.validate(16)["score"] == pytest.approx(scores[10], abs=1e-9)
+    assert resumed.validate(16)["score"] == pytest.approx(scores[4], abs=1e-9)
 
 
 def test_validation_keeps_its_first_responses_and_changes_nothing(tmp_path: Path) -> None:
@@ -486,7 +487,7 @@ def test_validation_scores_greedy_answers_to_every_prompt_once(tmp_path: Path) -
         PPOData([], [])
 
 
-@pytest.mark.parametrize(("count", "prompts_per_step"), [(2, 3), (3, 2), (2, 1)])
+@pytest.mark.parametrize(("count", "prompts_per_step"), seldom([(2, 3), (3, 2), (2, 1)], [(3, 2), (2, 1)]))
 def test_processes_do_what_one_does(tmp_path: Path, count: int, prompts_per_step: int) -> None:
     """Shares of unequal size, and processes without any prompt; validations that are greedy, and that sample."""
     options: dict[str, Any] = {

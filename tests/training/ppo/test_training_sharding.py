@@ -15,7 +15,7 @@ from sharding_toy import CASES
 TOY = str(Path(__file__).parents[2] / "helpers/sharding_toy.py")
 
 SLOW = pytest.mark.slow
-QUICK = ["t5_of_many_micro_batches", "t5_of_mini_batches", "t5_adapters", "llama"]
+QUICK = ["t5_of_mini_batches", "t5_adapters", "llama"]
 
 
 def one_of(cases: list[str], name: str) -> list[str]:
@@ -121,10 +121,10 @@ def test_another_number_of_processes_and_another_sharding_resume(
         assert_alike(tmp_path / "one", tmp_path / "other", case)
 
 
-@pytest.mark.parametrize("processes", [3, pytest.param(2, marks=SLOW)])
+@pytest.mark.parametrize("processes", [pytest.param(3, marks=SLOW), 2])
 def test_gradients_in_shards(cases: list[str], alone: Path, tmp_path: Path, processes: int) -> None:
     """What is trained of the matrices of layers is FSDP2's; adapters, and what lies outside layers, have owners."""
-    chosen = one_of(cases, "t5_of_many_micro_batches")
+    chosen = one_of(cases, "t5_of_mini_batches")
     run(tmp_path, processes, "gradients", chosen)
     for case in chosen:
         assert_alike(alone, tmp_path, case)

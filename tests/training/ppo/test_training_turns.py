@@ -296,9 +296,9 @@ def run(
     ("algorithm", "value", "lora"),
     [
         (GroupAdvantages("group_mean", "std"), "none", True),
-        (GroupAdvantages(credit="returns"), "none", False),
+        pytest.param(GroupAdvantages(credit="returns"), "none", False, marks=pytest.mark.slow),
         (GAE(), "shared", False),
-        (GAE(), "separate", False),
+        pytest.param(GAE(), "separate", False, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_in_turns_resumes_to_the_bit(

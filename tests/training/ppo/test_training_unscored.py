@@ -125,7 +125,7 @@ def trained(path: Path, **options: Any) -> tuple[list[dict[str, float]], Mapping
     return kept, {name: p.detach().clone() for name, p in trainer.models._trained.named_parameters()}
 
 
-@pytest.mark.parametrize("algorithm", [None, GroupAdvantages()])
+@pytest.mark.parametrize("algorithm", [pytest.param(None, marks=pytest.mark.slow), GroupAdvantages()])
 def test_two_processes_count_and_learn_as_one(tmp_path: Path, algorithm: Any) -> None:
     alone = trained(tmp_path / "one", algorithm=algorithm)
     first = alone[0][0]

@@ -97,7 +97,7 @@ def test_it_learns_and_exports_the_most_likely(files: Path, tmp_path: Path) -> N
     assert exported.validate(0)["score"] == pytest.approx(best["score"], abs=1e-5)
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=pytest.mark.slow), LoraConfig(rank=2)])
 def test_a_killed_run_goes_on_bit_identically(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: LoraConfig | None
 ) -> None:
