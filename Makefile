@@ -9,6 +9,8 @@ PYTHON ?= python3
 SEED ?= 0
 WORKERS ?= 2
 BIN := .venv/bin
+# What installs packages for the Python that it is called with; .ci/run names one that unpacks them side by side.
+INSTALL ?= $(1) -m pip install --disable-pip-version-check --no-compile
 STAMP := .venv/.installed
 TRL_VENV ?= .venv-trl
 BARE_VENV ?= .venv-bare
@@ -40,7 +42,7 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,slurm,retrieval,postgres,pretrained,docs]' --editable lab
+	$(call INSTALL,$(BIN)/python) --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,slurm,retrieval,postgres,pretrained,docs]' --editable lab
 	@touch $@
 
 # Lint first, because it is quick; then types and import floors beside the tests, because they use one core.
@@ -93,7 +95,7 @@ bare: $(BARE_VENV)/.installed
 
 $(BARE_VENV)/.installed: minimum.txt
 	test -x $(BARE_VENV)/bin/python || $(PYTHON) -m venv $(BARE_VENV)
-	$(BARE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint minimum.txt \
+	$(call INSTALL,$(BARE_VENV)/bin/python) --quiet --constraint minimum.txt \
 	  torch transformers accelerate numpy safetensors peft pytest pytest-timeout
 	@touch $@
 

@@ -31,8 +31,8 @@ SMALL = {
     "train-ppo": [
         "total_steps=2",
         "validate_every=1",
-        "validation_prompts=8",
-        "rollout.prompts_per_step=8",
+        "validation_prompts=4",
+        "rollout.prompts_per_step=4",
         "optimizer.warmup_steps=0",
     ],
 }
@@ -97,7 +97,7 @@ def followed(directory: Path, steps: int) -> Path:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the block makes, hardly fine-tuned."""
-    return followed(tmp_path_factory.mktemp("reader"), 40)
+    return followed(tmp_path_factory.mktemp("reader"), 20)
 
 
 @pytest.mark.scripts
@@ -156,7 +156,7 @@ def test_the_demos_report_of_what_the_pages_commands_made(small: Path) -> None:
         row, measured = report[system], read_json(work / f"evaluation/{system}.json")
         for name in ("relevance_error_rate", "factual_error_rate", "completeness", "rouge_lsum", "mean_tokens"):
             assert row[name] == measured[name]
-        assert row["episodes"] == (0 if system == "sft" else 2 * 8 * 4)
+        assert row["episodes"] == (0 if system == "sft" else 2 * 4 * 4)
         assert row["feedback_items"] == (0 if system == "sft" else 48) and row["seconds"] > 0
     for kind in ("relevance", "factuality", "completeness", "preference"):
         accuracy = read_json(work / f"reward_models/{kind}/metrics.json")["dev"]["accuracy"]

@@ -1,4 +1,4 @@
-"""`python fork_server.py SOCKET ROOT [TESTS…]`: imports what tests and scripts do, then forks a Python for whoever asks.
+"""`python fork_server.py SOCKET ROOT [TESTS…]`: imports what tests and scripts do, and forks a Python for whoever asks.
 
 Who asks connects to the socket and sends the three standard streams as descriptors, then one JSON object on a line:
 `{"argv", "cwd", "environment"}`, where argv is what stands behind `python` on a command line. The answers are lines

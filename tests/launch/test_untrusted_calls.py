@@ -49,13 +49,22 @@ class Source:
     calls: list[tuple[str, ast.Call]]
 
 
+def written(node: ast.expr) -> str:
+    """`ast.unparse`, whose making of one object for each name takes most of the time of this file."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute | ast.Call):
+        return f"{written(node.value)}.{node.attr}"
+    return ast.unparse(node)
+
+
 @pytest.fixture(scope="module")
 def sources() -> dict[str, Source]:
     found = {}
     for package in OURS:
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            calls = [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            calls = [(written(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
             found[path.relative_to(ROOT).as_posix()] = Source(tree, calls)
     return found
 

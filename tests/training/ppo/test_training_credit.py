@@ -116,7 +116,7 @@ def test_processes_pay_as_one(tmp_path: Path, name: str, algorithm: Any) -> None
     assert_alike(trained("one"), together)
 
 
-@pytest.mark.parametrize("name", ["decided on prefixes", "revised, running"])
+@pytest.mark.parametrize("name", [pytest.param("decided on prefixes", marks=pytest.mark.slow), "revised, running"])
 def test_a_resumed_run_pays_on_and_adapters_learn(tmp_path: Path, name: str) -> None:
     save_policy(policy("t5"), tmp_path / "start")
 
