@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,33 +69,59 @@ def command(smoke: Path, service: FakeService, output: Path, *more: str) -> list
     return ["train_ppo", "reward=judged", *judges, *sizes, *run, *files, *paths, *more]
 
 
-def test_odd_answers_are_counted_and_masked_in_one_process_two_and_after_a_resume(smoke: Path, tmp_path: Path) -> None:
+def policy_of(run: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_file(run / "checkpoints" / "step_2" / "policy" / "model.safetensors")
+    return found
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeService]:
+    """A judge of odd answers."""
     with FakeService(judging) as service:
-        done = run_script(*command(smoke, service, tmp_path / "one"))
-        assert done.returncode == 0, done.stderr
-        two = run_in_two_processes(*command(smoke, service, tmp_path / "two"))
-        assert two.returncode == 0, two.stderr
-        again = f"resume={tmp_path}/one/checkpoints/step_1"
-        resumed = run_script(*command(smoke, service, tmp_path / "resumed", again))
-        assert resumed.returncode == 0, resumed.stderr
-    steps, together = rows(tmp_path / "one" / "metrics.jsonl"), rows(tmp_path / "two" / "metrics.jsonl")
-    for one, other in zip(steps, together, strict=True):
+        yield service
+
+
+@pytest.fixture(scope="module")
+def one(smoke: Path, service: FakeService, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run by one process."""
+    output = tmp_path_factory.mktemp("judged") / "one"
+    done = run_script(*command(smoke, service, output))
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def test_odd_answers_are_counted_and_masked_and_after_a_resume(
+    smoke: Path, service: FakeService, one: Path, tmp_path: Path
+) -> None:
+    again = f"resume={one}/checkpoints/step_1"
+    resumed = run_script(*command(smoke, service, tmp_path / "resumed", again))
+    assert resumed.returncode == 0, resumed.stderr
+    steps = rows(one / "metrics.jsonl")
+    for step in steps:
         for name in ("relevance", "factuality"):
-            counts = {outcome: one[f"outcome/{name}/{outcome}"] for outcome in OUTCOMES}
-            assert counts == {outcome: other[f"outcome/{name}/{outcome}"] for outcome in OUTCOMES}
+            counts = {outcome: step[f"outcome/{name}/{outcome}"] for outcome in OUTCOMES}
             assert sum(counts[outcome] for outcome in OUTCOMES[:4]) == 16
             assert counts["unscored"] == 16 - counts["read"] + counts["unlocated"]
-        assert one["reward/total"] == pytest.approx(other["reward/total"], abs=1e-5)
-    assert sum(one["outcome/factuality/unscored"] for one in steps) > 0
-    kept = read_jsonl(tmp_path / "one" / "samples" / "step_1.jsonl")
+    assert sum(step["outcome/factuality/unscored"] for step in steps) > 0
+    kept = read_jsonl(one / "samples" / "step_1.jsonl")
     assert sum("factuality" in row.get("unscored", ()) for row in kept) == steps[0]["outcome/factuality/unscored"]
-    parameters = [
-        load_file(tmp_path / run / "checkpoints" / "step_2" / "policy" / "model.safetensors")
-        for run in ("one", "two", "resumed")
-    ]
-    assert all(torch.equal(parameters[0][key], parameters[2][key]) for key in parameters[0])
-    assert max(float((parameters[0][key] - parameters[1][key]).abs().max()) for key in parameters[0]) <= 1e-5
+    whole, resumed_policy = policy_of(one), policy_of(tmp_path / "resumed")
+    assert all(torch.equal(resumed_policy[key], weight) for key, weight in whole.items())
     assert rows(tmp_path / "resumed" / "metrics.jsonl")[-1] == steps[-1]
+
+
+@pytest.mark.slow
+def test_two_processes_count_odd_answers_as_one_does(
+    smoke: Path, service: FakeService, one: Path, tmp_path: Path
+) -> None:
+    two = run_in_two_processes(*command(smoke, service, tmp_path / "two"))
+    assert two.returncode == 0, two.stderr
+    for step, other in zip(rows(one / "metrics.jsonl"), rows(tmp_path / "two" / "metrics.jsonl"), strict=True):
+        names = [f"outcome/{name}/{outcome}" for name in ("relevance", "factuality") for outcome in OUTCOMES]
+        assert {name: step[name] for name in names} == {name: other[name] for name in names}
+        assert step["reward/total"] == pytest.approx(other["reward/total"], abs=1e-5)
+    whole, together = policy_of(one), policy_of(tmp_path / "two")
+    assert max(float((together[key] - weight).abs().max()) for key, weight in whole.items()) <= 1e-5
 
 
 def test_an_endpoint_that_gives_nothing_that_can_be_used_ends_the_run_in_one_line(smoke: Path, tmp_path: Path) -> None:
