@@ -10,7 +10,7 @@ SEED ?= 0
 WORKERS ?= 2
 BIN := .venv/bin
 # What installs packages for the Python that it is called with; .ci/run names one that unpacks them side by side.
-INSTALL ?= $(1) -m pip install --disable-pip-version-check --no-compile
+INSTALL = $(1) -m pip install --disable-pip-version-check --no-compile
 STAMP := .venv/.installed
 TRL_VENV ?= .venv-trl
 BARE_VENV ?= .venv-bare

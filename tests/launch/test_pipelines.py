@@ -210,7 +210,8 @@ def test_a_result_that_was_brought_along_is_taken(own: Path) -> None:
 
 
 def test_a_killed_pipeline_goes_on_where_it_was(own: Path) -> None:
-    command = [PRELOADED_PYTHON, "-m", "finegrained_rlhf", "run_experiment", "--config-dir", "own_conf", "pipeline=own"]
+    python = str(PRELOADED_PYTHON)
+    command = [python, "-m", "finegrained_rlhf", "run_experiment", "--config-dir", "own_conf", "pipeline=own"]
     environment = {**ENVIRONMENT, "FORK_SERVER": fork_server()}
     begun = own / "begun.txt"
     slow = subprocess.Popen([*command, "settings.seconds=300"], env=environment, stdout=subprocess.DEVNULL)
