@@ -29,7 +29,7 @@ Fault = Literal[
     "rambling",
     "joined",
     "blind",
-    "unchecked",
+    "values",
     "popular",
     "unstated",
     "brevity",
@@ -42,7 +42,7 @@ COMPONENT: Mapping[str, str | None] = {
     "rambling": "relevance",
     "joined": "relevance",
     "blind": "factuality",
-    "unchecked": "factuality",
+    "values": "factuality",
     "popular": "factuality",
     "unstated": "factuality",
     "brevity": "completeness",
@@ -55,7 +55,7 @@ IN_BATTERY: Mapping[str, bool] = {
     "rambling": True,
     "joined": False,
     "blind": True,
-    "unchecked": True,
+    "values": True,
     "popular": False,
     "unstated": False,
     "brevity": True,
@@ -71,7 +71,7 @@ def faulty(judgement: Judgement, fault: Fault, source: FactSource) -> Judgement:
     - `repeats`, `rambling`: no clause is redundant; none is irrelevant;
     - `joined`: a clause that goes on in a sentence has no C1 error;
     - `blind`: all there is; the encoder of its reward model is not shown the passages;
-    - `unchecked`: no sentence has a C2 error;
+    - `values`: no value is wrong; what the passages do not state is;
     - `popular`, `unstated`: a wrong popular value is right; what the passages do not state is right;
     - `brevity`, `auxiliary`: no fact is missing; none that the question does not name;
     - `stuffing`: whatever is stated is wanted, so that the corrections keep it.
@@ -80,7 +80,7 @@ def faulty(judgement: Judgement, fault: Fault, source: FactSource) -> Judgement:
         "repeats": lambda _, piece: _without_c1(piece, piece.c1 == "Redundant"),
         "rambling": lambda _, piece: _without_c1(piece, piece.c1 == "Irrelevant"),
         "joined": lambda place, piece: _without_c1(piece, place > 0),
-        "unchecked": lambda _, piece: replace(piece, c2=None),
+        "values": lambda _, piece: replace(piece, c2=None) if piece.c2 == "Wrong-Grounding" else piece,
         "popular": lambda _, piece: replace(piece, c2=None) if _is_popular(piece) else piece,
         "unstated": lambda _, piece: replace(piece, c2=None) if piece.c2 == "Unverifiable" else piece,
         "stuffing": lambda _, piece: _without_c1(piece, piece.clause is not None),
