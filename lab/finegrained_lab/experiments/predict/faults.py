@@ -24,7 +24,17 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 
 Fault = Literal[
-    "none", "repeats", "rambling", "joined", "blind", "popular", "unstated", "brevity", "stuffing", "auxiliary"
+    "none",
+    "repeats",
+    "rambling",
+    "joined",
+    "blind",
+    "values",
+    "popular",
+    "unstated",
+    "brevity",
+    "stuffing",
+    "auxiliary",
 ]
 COMPONENT: Mapping[str, str | None] = {
     "none": None,
@@ -32,6 +42,7 @@ COMPONENT: Mapping[str, str | None] = {
     "rambling": "relevance",
     "joined": "relevance",
     "blind": "factuality",
+    "values": "factuality",
     "popular": "factuality",
     "unstated": "factuality",
     "brevity": "completeness",
@@ -44,6 +55,7 @@ IN_BATTERY: Mapping[str, bool] = {
     "rambling": True,
     "joined": False,
     "blind": True,
+    "values": True,
     "popular": False,
     "unstated": False,
     "brevity": True,
@@ -58,7 +70,8 @@ def faulty(judgement: Judgement, fault: Fault, source: FactSource) -> Judgement:
 
     - `repeats`, `rambling`: no clause is redundant; none is irrelevant;
     - `joined`: a clause that goes on in a sentence has no C1 error;
-    - `blind`: all there is; its reward model does not read the passages;
+    - `blind`: all there is; the encoder of its reward model is not shown the passages;
+    - `values`: no value is wrong; what the passages do not state is;
     - `popular`, `unstated`: a wrong popular value is right; what the passages do not state is right;
     - `brevity`, `auxiliary`: no fact is missing; none that the question does not name;
     - `stuffing`: whatever is stated is wanted, so that the corrections keep it.
@@ -67,6 +80,7 @@ def faulty(judgement: Judgement, fault: Fault, source: FactSource) -> Judgement:
         "repeats": lambda _, piece: _without_c1(piece, piece.c1 == "Redundant"),
         "rambling": lambda _, piece: _without_c1(piece, piece.c1 == "Irrelevant"),
         "joined": lambda place, piece: _without_c1(piece, place > 0),
+        "values": lambda _, piece: replace(piece, c2=None) if piece.c2 == "Wrong-Grounding" else piece,
         "popular": lambda _, piece: replace(piece, c2=None) if _is_popular(piece) else piece,
         "unstated": lambda _, piece: replace(piece, c2=None) if piece.c2 == "Unverifiable" else piece,
         "stuffing": lambda _, piece: _without_c1(piece, piece.clause is not None),

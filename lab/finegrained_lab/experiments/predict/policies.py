@@ -47,6 +47,8 @@ class TrainInUnits(Settings):
         weights: of the components, before the unit is chosen.
         rewards: `[size, noise, fault]` of each.
         train: arguments of `train-ppo` that all runs share.
+        steps: of each run.
+        validate_every: steps.
         output_dir: of the runs, a directory a reward.
     """
 
@@ -54,6 +56,8 @@ class TrainInUnits(Settings):
     weights: Mapping[str, float]
     rewards: Sequence[Sequence[object]]
     train: Sequence[str]
+    steps: int
+    validate_every: int
     output_dir: OutputDirectory
 
     def run(self) -> None:
@@ -67,7 +71,8 @@ class TrainInUnits(Settings):
             directory = Path(self.output_dir) / reward.name
             if (directory / "metrics.json").is_file():
                 continue
-            arguments = [*self.train, f"output_dir={directory}", f"seed={self.grid.seed}"]
+            arguments = [*self.train, f"total_steps={self.steps}", f"validate_every={self.validate_every}"]
+            arguments += [f"output_dir={directory}", f"seed={self.grid.seed}"]
             for kind, component in components_of(size, noise, fault).items():  # type: ignore[arg-type]
                 arguments.append(f"reward.components.{kind}.path={self.grid.directory(component)}")
                 arguments.append(f"reward.weights.{kind}={self.weights[kind] / reward.spread:.6g}")

@@ -159,7 +159,7 @@ class Reward:
                 sums = share @ counts if not sums.size else sums + share @ counts
                 quality.append(float(share @ np.array([truth.quality(row) for row in counts])))
                 proxy.append(float(share @ np.array(totals)))
-            curves["error"].append(truth.error(sums))
+            curves["error"].append(truth.error(sums.tolist()))
             curves["quality"].append(fmean(quality))
             curves["proxy"].append(fmean(proxy) / self.spread)
             curves["kl"].append(divergence(n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,10 @@ class PredictTable(Results):
         """Write results, page and figure."""
         roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
         rows = [row for root in roots.values() for row in read_json(root / "rows.json")]
-        policies = [one for seed, root in roots.items() for one in _policies(root, seed, rows)]
+        policies, longer = (
+            [one for seed, root in roots.items() for one in _policies(root / folder, seed, rows)]
+            for folder in ("policies", "long_policies")
+        )
         result = {
             **self.made_by(),
             "seeds": list(self.seeds),
@@ -67,6 +71,7 @@ class PredictTable(Results):
             "correlations": correlations(rows, OUTCOME),
             "differences": differences(rows, OUTCOME),
             "policies": policies,
+            "long_policies": longer,
             "confirmed": {
                 name: spearman([one[name] for one in policies], [one["final_error"] for one in policies])
                 for name in (OUTCOME, *PREDICTORS)
@@ -81,13 +86,18 @@ class PredictTable(Results):
         """The page of a results file."""
         seeds = f", seeds {', '.join(map(str, result['seeds']))}"
         about = (
-            "Rewards of FactWorld (open questions, answers of three forms), each of three reward models; one of them "
-            "learnt from annotators who never see one kind of error (the fault), all from annotators who also err at "
-            "random (the noise: of C1 labels .10 are wrong at 0.6, .31 at 1.8; of C2 .05 and .14, of C3 .09 and .27). "
-            "`blind`: the factuality model does not read the passages. Each component began with an encoder that the "
-            "oracle taught on scrambled answers; rewards of one size and noise share the components without a fault. "
-            "Outcome: the true mean error, by the oracle, of best of n from one pool of 64 samples a question of SFT, "
-            "in expectation over draws."
+            "Rewards of FactWorld (open questions, answers of three forms), each of three reward models; one of "
+            "them learnt from annotators who never see one kind of error (the fault), all from annotators who "
+            "also err at random (the noise: of C1 labels .10 are wrong at 0.6, .31 at 1.8; of C2 .05 and .14, of "
+            "C3 .09 and .27). `rambling`: nothing is unasked for; `joined`: no clause that goes on in a sentence "
+            "is; `values`: no value is wrong, only what the passages do not state; `popular`: no popular value "
+            "is; `brevity`, `auxiliary`: no fact is missing, none that the question does not name; `blind`: the "
+            "encoder of the factuality model is not shown the passages. Each model is counted words (lengths, "
+            "shares of words that the question, earlier segments or the passages have), fitted first, and a tiny "
+            "BERT (32 or 64 wide) for the rest; counted words see the passages even of `blind`, which is "
+            "therefore as good as none. Rewards of one size and noise share the components without a fault. "
+            "Outcome: the true mean error, by the oracle, of best of n from one pool of 64 samples a question of "
+            "SFT, in expectation over draws."
         )
         columns = ["reward", "in_battery", *PREDICTORS, "error_1", OUTCOME, "lowest_error", "best_n", "true_over_proxy"]
         parts = [
@@ -95,7 +105,7 @@ class PredictTable(Results):
             f"![Each point is a reward: the true error of best of 64 by what was measured before]"
             f"({Path(self.output).with_suffix('.svg').name})",
             "## Rank correlation with the true error of best of 64\n\n" + _correlation_page(result),
-            "## PPO on some of them\n\n" + _policy_page(result["policies"], result["confirmed"]),
+            "## PPO on some of them\n\n" + _policy_page(result),
             "## Every change of the battery\n\nShare of pairs ranked right, mean over the rewards with each fault.\n\n"
             + _change_page(result["rows"]),
             "## Every reward\n\n"
@@ -117,33 +127,21 @@ class PredictTable(Results):
 
 def correlations(rows: Rows, outcome: str) -> list[dict[str, Any]]:
     """Spearman of each predictor with the outcome, by subset, with the interval over faults that are drawn again."""
+    parts = [(subset, [row for row in rows if chosen(row)], _rho) for subset, chosen in SUBSETS.items()]
     found = []
-    for subset, chosen in SUBSETS.items():
-        groups = _by_fault([row for row in rows if chosen(row)])
+    for subset, chosen, measure in [*parts, ("within one size and noise", rows, _rho_within)]:
         for name in PREDICTORS:
-            one = bootstrap_interval(groups, lambda drawn, name=name: _rho(drawn, name, outcome))
+            one = bootstrap_interval(_by_fault(chosen), partial(measure, name=name, outcome=outcome), draws=1000)
             found.append({"subset": subset, "predictor": name, "rho": one.value, "low": one.low, "high": one.high})
-    groups = _by_fault(rows)
-    for name in PREDICTORS:
-        one = bootstrap_interval(groups, lambda drawn, name=name: _rho_within(drawn, name, outcome), draws=500)
-        found.append(
-            {
-                "subset": "within one size and noise",
-                "predictor": name,
-                "rho": one.value,
-                "low": one.low,
-                "high": one.high,
-            }
-        )
     return found
 
 
 def differences(rows: Rows, outcome: str) -> list[dict[str, Any]]:
     """How much closer to −1 or 1 the stress score's correlation is than that of each other predictor."""
-    groups, found = _by_fault(rows), []
+    found = []
     for name in PREDICTORS:
         if not name.startswith("stress"):
-            one = bootstrap_interval(groups, lambda drawn, name=name: _closer(drawn, name, outcome))
+            one = bootstrap_interval(_by_fault(rows), partial(_closer, name=name, outcome=outcome), draws=1000)
             found.append({"predictor": name, "difference": one.value, "low": one.low, "high": one.high})
     return found
 
@@ -173,10 +171,10 @@ def _closer(groups: Sequence[Rows], name: str, outcome: str) -> float | None:
     return None if stress is None or other is None else abs(stress) - abs(other)
 
 
-def _policies(root: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
+def _policies(directory: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
     found = []
     for row in rows:
-        run = RunDirectory(root / "policies" / row["reward"])
+        run = RunDirectory(directory / row["reward"])
         if row["seed"] != seed or not run.results.is_file():
             continue
         lines = read_jsonl(run.eval)
@@ -235,16 +233,11 @@ def _interval(one: Mapping[str, Any], name: str) -> str:
     return f"{one[name]:+.2f} ({ends})"
 
 
-def _policy_page(policies: Rows, confirmed: Mapping[str, Any]) -> str:
-    if not policies:
-        return "No run is finished."
+def _policy_page(result: Mapping[str, Any]) -> str:
+    policies, confirmed = result["policies"], result["confirmed"]
     columns = ["reward", OUTCOME, "sft_error", "lowest_error", "final_error", "proxy_gain"]
     columns += ["turned", *WARNINGS]
     rho = ", ".join(f"`{name}` {value:+.2f}" for name, value in confirmed.items() if value is not None)
-    both = [one for one in policies if one["turned"] is not None]
-    before = {name: sum(one[name] is not None and one[name] <= one["turned"] for one in both) for name in WARNINGS}
-    calm = [one for one in policies if one["turned"] is None]
-    false = {name: sum(one[name] is not None for one in calm) for name in before}
     return (
         f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; true mean error of "
         "greedy answers to dev questions. `turned`: the step of the first validation with an error at least "
@@ -253,14 +246,22 @@ def _policy_page(policies: Rows, confirmed: Mapping[str, Any]) -> str:
         "has more than the gold answers; `hacking`: at which the run itself warned of "
         "reward hacking. Proxy gains are in standard deviations.\n\n"
         f"{markdown_table(policies, columns)}\n"
-        f"Spearman with the final error: {rho}.\n\n"
-        f"The truth turned in {len(both)} of {len(policies)} runs. "
-        + "; ".join(
-            f"`{name}` came no later in {before[name]} of them, and came in {false[name]} of the {len(calm)} others"
-            for name in WARNINGS
-        )
-        + "."
+        f"Spearman with the final error: {rho}.\n\n{_warning_words(policies)}\n\n"
+        f"Some of them once more, for longer:\n\n{markdown_table(result['long_policies'], columns)}\n"
+        + _warning_words(result["long_policies"])
     )
+
+
+def _warning_words(policies: Rows) -> str:
+    """Whether warnings came before the truth turned, and how often they came where it did not."""
+    turned = [one for one in policies if one["turned"] is not None]
+    calm = [one for one in policies if one["turned"] is None]
+    warnings = "; ".join(
+        f"`{name}` came no later in {sum(one[name] is not None and one[name] <= one['turned'] for one in turned)} of "
+        f"them, and came in {sum(one[name] is not None for one in calm)} of the {len(calm)} others"
+        for name in WARNINGS
+    )
+    return f"The truth turned in {len(turned)} of {len(policies)} runs. {warnings}."
 
 
 def _change_page(rows: Rows) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
@@ -239,19 +239,17 @@ class WorldChange(Settings):
         name: of the change: swap, unasked, foreign, repeat, drop, other_answer, restated, empty, names, cut, order or
             form.
         segmenter: cuts answers as the oracle does.
+        family: what changes of its kind have in common.
     """
 
     name: str
     segmenter: str = DEFAULT_SEGMENTER
+    family: str = field(init=False)
 
     def __post_init__(self) -> None:
         if self.name not in _MAKERS:
             raise ConfigError(f"name: expected one of {', '.join(_MAKERS)}, got {self.name!r}")
-
-    @property
-    def family(self) -> str:
-        """What changes of its kind have in common."""
-        return _MAKERS[self.name][0]
+        object.__setattr__(self, "family", _MAKERS[self.name][0])
 
     def __call__(
         self, record: StressRecord, answer: str, others: Sequence[StressRecord], random: random.Random
