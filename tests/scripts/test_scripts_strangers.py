@@ -56,7 +56,12 @@ READS: dict[str, tuple[str, ...]] = {
         "reward.weights.relevance=0.1,0.2",
     ),
     "run_experiment": NOTHING,
-    "evaluate_judge": ("data={feedback}", OUT, "judge.remote.url=http://127.0.0.1:9/", "judge.model=x"),
+    "evaluate_judge": (
+        "data={feedback}",
+        OUT,
+        "scorers.relevance.judge.remote.url=http://127.0.0.1:9/",
+        "scorers.relevance.judge.model=x",
+    ),
     "attack_judge": ("data={data}", OUT, "judge.remote.url=http://127.0.0.1:9/", "judge.model=x"),
     "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
     "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),
