@@ -95,14 +95,15 @@ def evaluated(tmp_path: Path, service: FakeService, capsys: Any, **keys: Any) ->
     """People mark `It is red.` as wrong in the first answer and nothing in the second."""
     marked = record(ANSWER, [("It is red.", "Wrong-Grounding")], name="a")
     write_feedback(tmp_path / "f.json", [marked, record("It is very deep.", name="b")])
-    counts = {"factuality": ["wrong"]}
-    job = EvaluateJudge(
-        judge(service, tmp_path / "j.sqlite"),
-        **{"data": str(tmp_path / "f.json"), "output": str(tmp_path / "o.json"), "counts": counts, **keys},
+    scorer = JudgeScorer(judge(service, tmp_path / "j.sqlite"), ["wrong"], failures=1.0)
+    files = {"data": str(tmp_path / "f.json"), "output": str(tmp_path / "o.json")}
+    report = EvaluateJudge(**{"scorers": {"factuality": scorer}, **files, **keys}).run()
+    printed = capsys.readouterr().out
+    assert (
+        report == read_json(tmp_path / "o.json") and "report: " in printed and "answers without a judgement" in printed
     )
-    report = job.run()
-    assert report == read_json(tmp_path / "o.json") and "report: " in capsys.readouterr().out
-    return report["categories"]["factuality"]
+    factuality: dict[str, Any] = report["categories"]["factuality"]
+    return factuality
 
 
 def test_a_judge_is_held_against_peoples_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,14 +111,31 @@ def test_a_judge_is_held_against_peoples_marks(tmp_path: Path, capsys: pytest.Ca
         report = evaluated(tmp_path, service, capsys)
     assert (report["items"], report["accuracy"], report["precision"], report["recall"]) == (3, 1.0, 1.0, 1.0)
     # of three sentences one is marked by 1 of 4, one by all, one by none; the second answer's quotes lie nowhere in it
-    assert report["examples"] == report["outcomes"]["unlocated"] == 1 and report["outcomes"]["split"] == 1
+    assert (
+        report["examples"] == report["unscored"] == report["outcomes"]["unlocated"] == report["outcomes"]["split"] == 1
+    )
     assert report["spread"] == pytest.approx(math.sqrt(1 - 0.5**2) / 3)
 
 
 def test_what_cannot_be_held_against_marks_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeService(replies("I cannot say.")) as service:
-        with pytest.raises(DataError, match="the judge some gave no judgement of factuality"):
+        with pytest.raises(DataError, match="no answer has a judgement of factuality: {'unreadable': 2}"):
             evaluated(tmp_path, service, capsys)
-        for counts, problem in (({}, "counts: name"), ({"completeness": ["wrong"]}, r"counts\.completeness")):
+        scorer = JudgeScorer(judge(service, tmp_path / "k.sqlite"))
+        wrong: dict[str, tuple[Any, str]] = {
+            "none": ({}, "scorers: name a judge"),
+            "whole answers": ({"completeness": scorer}, r"scorers\.completeness: a judge marks segments"),
+            "no scorer": ({"factuality": "x"}, r"scorers\.factuality: str has no setup"),
+        }
+        for scorers, problem in wrong.values():
             with pytest.raises(ConfigError, match=problem):
-                evaluated(tmp_path, service, capsys, counts=counts)
+                evaluated(tmp_path, service, capsys, scorers=scorers)
+    with FakeService(replies(NONE)) as service:
+        text = "It is deep and cold and very wide, says the man who knows it very well. It is red."
+        write_feedback(tmp_path / "g.json", [record(text, name="a")])
+        files = {"data": str(tmp_path / "g.json"), "output": str(tmp_path / "o.json")}
+        by_sentence = JudgeScorer(judge(service, tmp_path / "l.sqlite"), ["wrong"])
+        with pytest.raises(
+            ConfigError, match=r"scorers\.relevance cuts the answer of a otherwise than segmenter=english"
+        ):
+            EvaluateJudge({"relevance": by_sentence}, **files).run()

@@ -60,7 +60,12 @@ READS: dict[str, tuple[str, ...]] = {
         *("reward=preference", "reward.components.preference.path={model}", "data={feedback}", OUT),
         "checkpoint={model}",
     ),
-    "evaluate_judge": ("data={feedback}", OUT, "judge.remote.url=http://127.0.0.1:9/", "judge.model=x"),
+    "evaluate_judge": (
+        "data={feedback}",
+        OUT,
+        "scorers.relevance.judge.remote.url=http://127.0.0.1:9/",
+        "scorers.relevance.judge.model=x",
+    ),
     "attack_judge": ("data={data}", OUT, "judge.remote.url=http://127.0.0.1:9/", "judge.model=x"),
     "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
     "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),
