@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from other_processes import wait_until
-from script_runs import ENVIRONMENT, PRELOADED_PYTHON, ROOT, fork_server
+from script_runs import ENVIRONMENT, ROOT
 
 from finegrained_rlhf.core.errors import DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json
@@ -210,9 +210,8 @@ def test_a_result_that_was_brought_along_is_taken(own: Path) -> None:
 
 
 def test_a_killed_pipeline_goes_on_where_it_was(own: Path) -> None:
-    python = str(PRELOADED_PYTHON)
-    command = [python, "-m", "finegrained_rlhf", "run_experiment", "--config-dir", "own_conf", "pipeline=own"]
-    environment = {**ENVIRONMENT, "FORK_SERVER": fork_server()}
+    command = [sys.executable, "-m", "finegrained_rlhf", "run_experiment", "--config-dir", "own_conf", "pipeline=own"]
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{own}:{ROOT}:{ENVIRONMENT.get('PYTHONPATH', '')}"}
     begun = own / "begun.txt"
     slow = subprocess.Popen([*command, "settings.seconds=300"], env=environment, stdout=subprocess.DEVNULL)
     wait_until(lambda: begun.is_file() and "last" in begun.read_text(), "the last step has not begun")
