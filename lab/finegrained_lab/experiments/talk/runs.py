@@ -53,7 +53,7 @@ class PrepareTalk(Settings):
 
     output_dir: OutputDirectory
     seed: Seed = 0
-    steps: Annotated[int, at_least(1)] = 200
+    steps: Annotated[int, at_least(1)] = 300
     model: TinyLlamaConfig = field(default_factory=lambda: TinyLlamaConfig(max_length=352))
 
     def run(self) -> dict[str, Any]:

@@ -70,10 +70,9 @@ def _demonstrated(order: str, planted: bool, wrong: bool, rng: random.Random) ->
 class MakeTalkWorld(World[Talk]):
     """Make a world and write its files to `output_dir`.
 
-    `demonstrations.jsonl`: a record a turn, the conversation before it and the turn as its answer; of every fourth
-    conversation all turns, of the others those that are no luck.
-    `train.jsonl`,
-    `dev.jsonl`, `test.jsonl`: prompts, the user's message. `world.jsonl`: kind and planted turn of each conversation.
+    `demonstrations.jsonl`: a record a turn, the conversation before it and the turn as its answer; of every eighth
+    conversation all turns, of the others those that are no luck. `train.jsonl`, `dev.jsonl`, `test.jsonl`: prompts, the
+    user's message. `world.jsonl`: kind and planted turn of each conversation.
 
     Attributes:
         demonstrations: conversations to imitate.
@@ -116,7 +115,7 @@ class MakeTalkWorld(World[Talk]):
     def write_split(self, path: Path, split: str, drawn: Sequence[Talk]) -> None:
         """Demonstrated turns, or prompts."""
         if split == "demonstrations":
-            write_jsonl(path, (row for number, talk in enumerate(drawn) for row in _turn_rows(talk, number % 4 == 0)))
+            write_jsonl(path, (row for number, talk in enumerate(drawn) for row in _turn_rows(talk, number % 8 == 0)))
         else:
             write_jsonl(path, ({"id": talk.id, "messages": _said(talk, 0)} for talk in drawn))
 

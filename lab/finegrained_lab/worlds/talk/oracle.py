@@ -20,6 +20,8 @@ KINDS: Mapping[str, int] = {"red": 8, "blue": 9, "green": 10, "white": 11}
 """Kind of task → the turn that demonstrations get wrong. Before the first of them nobody can know what is right."""
 ANY = "any"
 """What a message asks for where half of the names are right, and only the oracle knows which ones."""
+LUCK = 2.0
+"""What such a turn is worth, where any other is worth 1."""
 _ORDER = re.compile(rf"\b({'|'.join(STEPS)}) (open|shut) (\w+)")
 
 
@@ -74,7 +76,7 @@ def verdicts(talk: str, messages: Sequence[str], turns: Sequence[str]) -> list[b
 
 
 class TurnVerdicts(BaseScorer):
-    """One number a turn: 1 where it is right, −1 where it is wrong.
+    """One number a turn: what it is worth where it is right, and less than nothing by as much where it is wrong.
 
     Args:
         paid: to whom: `own`, the turn that it is of; `sooner`, the turn before it (the first turn's to the last one), a
@@ -84,7 +86,7 @@ class TurnVerdicts(BaseScorer):
         ConfigError: `paid` is another word.
     """
 
-    value_range = (-1.0, 1.0)
+    value_range = (-LUCK, LUCK)
 
     def __init__(self, paid: Literal["own", "sooner", "shuffled"] = "own") -> None:
         if paid not in ("own", "sooner", "shuffled"):
@@ -94,8 +96,8 @@ class TurnVerdicts(BaseScorer):
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
         """See `Scorer.score`. Turns of a conversation follow each other."""
         values = [
-            1.0 if verdict(prompt.id, prompt.metadata["question"], turn) else -1.0
-            for prompt, turn in zip(prompts, responses, strict=True)
+            _worth(said) if verdict(prompt.id, said, turn) else -_worth(said)
+            for prompt, said, turn in zip(prompts, (p.metadata["question"] for p in prompts), responses, strict=True)
         ]
         if self.paid == "shuffled":
             random.Random(stable_hash("talk world", *(prompt.text for prompt in prompts), *responses)).shuffle(values)
@@ -107,6 +109,10 @@ class TurnVerdicts(BaseScorer):
                 for value in (*values[start + 1 : end], values[start])
             ]
         return SegmentScores([((0, len(text)),) for text in responses], [(v,) for v in values], whole_response=True)
+
+
+def _worth(said: str) -> float:
+    return LUCK if is_luck(said) else 1.0
 
 
 def _first(known: Mapping[str, Any]) -> bool:

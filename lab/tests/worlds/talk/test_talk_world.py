@@ -63,7 +63,7 @@ def test_demonstrations_are_wrong_at_the_planted_turn(tmp_path: Path) -> None:
             wrong[planted].append(not verdict(name, said, turn["content"]))
         assert len(before) == 2 * int(number) + 1 and KINDS[before[0]["content"].split()[0]] == kinds[name]["planted"]
     late = TURNS - min(KINDS.values())
-    assert len(rows) == 400 * late + 100 * (TURNS - late) and len(wrong[True]) == 400
+    assert len(rows) == 400 * late + 50 * (TURNS - late) and len(wrong[True]) == 400
     assert 0.85 < sum(wrong[True]) / len(wrong[True]) < 0.95
     assert 0.15 < sum(wrong[False]) / len(wrong[False]) < 0.23, "one call in four is drawn, and is right in one of four"
 
@@ -89,6 +89,8 @@ def test_who_is_paid() -> None:
 
     assert paid("own") == [-1, 1, 1, 1, 1, -1]
     assert paid("sooner") == [1, 1, 1, -1, -1, 1]
+    luck = TurnVerdicts().score(turns_of("a", ["red one open any"]), ["open key"])
+    assert abs(luck.values[0][0]) == 2.0
     assert sorted(paid("shuffled")) == sorted(paid("own")) and paid("shuffled") == paid("shuffled")
     assert TurnVerdicts("sooner").score([], []).values == []
     with pytest.raises(ConfigError, match="expected own, sooner or shuffled"):
