@@ -37,6 +37,7 @@ SUBSETS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "all rewards": lambda row: True,
     "faults in the battery, and none": lambda row: row["in_battery"] is not False,
     "faults not in it, and none": lambda row: row["in_battery"] is not True,
+    "without `values`, added later": lambda row: row["fault"] != "values",
 }
 WARNINGS = ("trivial_above", "above_gold", "hacking")
 """What a validation may warn of."""
@@ -72,11 +73,7 @@ class PredictTable(Results):
             "differences": differences(rows, OUTCOME),
             "policies": policies,
             "long_policies": longer,
-            "confirmed": {
-                name: spearman([one[name] for one in policies], [one["final_error"] for one in policies])
-                for name in (OUTCOME, *PREDICTORS)
-                if len(policies) > 2
-            },
+            "confirmed": confirmed(policies),
         }
         self.write(result)
         draw(result, Path(self.output).with_suffix(".svg"))
@@ -143,6 +140,17 @@ def differences(rows: Rows, outcome: str) -> list[dict[str, Any]]:
         if not name.startswith("stress"):
             one = bootstrap_interval(_by_fault(rows), partial(_closer, name=name, outcome=outcome), draws=1000)
             found.append({"predictor": name, "difference": one.value, "low": one.low, "high": one.high})
+    return found
+
+
+def confirmed(policies: Rows) -> dict[str, dict[str, Any]]:
+    """Spearman of what was known before a run with the true error at its end, and the interval over runs."""
+    found = {}
+    for name in (OUTCOME, *PREDICTORS):
+        one = bootstrap_interval(
+            [[run] for run in policies], partial(_rho, name=name, outcome="final_error"), draws=1000
+        )
+        found[name] = {"rho": one.value, "low": one.low, "high": one.high}
     return found
 
 
@@ -234,10 +242,10 @@ def _interval(one: Mapping[str, Any], name: str) -> str:
 
 
 def _policy_page(result: Mapping[str, Any]) -> str:
-    policies, confirmed = result["policies"], result["confirmed"]
+    policies = result["policies"]
     columns = ["reward", OUTCOME, "sft_error", "lowest_error", "final_error", "proxy_gain"]
     columns += ["turned", *WARNINGS]
-    rho = ", ".join(f"`{name}` {value:+.2f}" for name, value in confirmed.items() if value is not None)
+    rho = ", ".join(f"`{name}` {_interval(one, 'rho')}" for name, one in result["confirmed"].items())
     return (
         f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; true mean error of "
         "greedy answers to dev questions. `turned`: the step of the first validation with an error at least "
@@ -246,7 +254,7 @@ def _policy_page(result: Mapping[str, Any]) -> str:
         "has more than the gold answers; `hacking`: at which the run itself warned of "
         "reward hacking. Proxy gains are in standard deviations.\n\n"
         f"{markdown_table(policies, columns)}\n"
-        f"Spearman with the final error: {rho}.\n\n{_warning_words(policies)}\n\n"
+        f"Spearman with the final error, and 95% intervals over the runs: {rho}.\n\n{_warning_words(policies)}\n\n"
         f"Some of them once more, for longer:\n\n{markdown_table(result['long_policies'], columns)}\n"
         + _warning_words(result["long_policies"])
     )
@@ -275,10 +283,10 @@ def _change_page(rows: Rows) -> str:
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """The outcome by four of the predictors, a colour for whether a change of the battery looks for the fault."""
-    where = {None: "no fault", True: "fault in the battery", False: "fault not in it"}
+    """The outcome by three of the predictors, a colour for whether a change of the battery looks for the fault."""
+    where = {True: "fault in the battery", False: "fault not in it", None: "no fault"}
     panels = []
-    for name in ("stress", "stress_total", "dev_accuracy", "on_policy_accuracy"):
+    for name in ("stress", "dev_accuracy", "on_policy_accuracy"):
         points = {
             label: [(row[name], row[OUTCOME]) for row in result["rows"] if row["in_battery"] is flag]
             for flag, label in where.items()
