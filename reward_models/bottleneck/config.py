@@ -17,11 +17,9 @@ class BottleneckConfig(Settings):
     One model has all components: relevance, factuality, completeness and preference. The encoder stays as it is.
 
     Attributes:
-        needed: a passage sentence counts as needed as far as gold answers say it; such targets are sharpened around
-            this share.
+        needed: a passage sentence counts as needed where a gold answer says at least this share of it.
         ridge: of the head that tells what is needed, on standardised features.
         vector_ridge: the same of the features that are the encoder's vectors.
-        vectors: whether vectors of an answer's segments are read, or words, word order and facts alone.
         planted: families of changes (`rewards/stress`) that are planted in the training answers, with what is known of
             them; none by default.
         changes: unmarked answers of each question that changes are planted in beside the gold one.
@@ -29,9 +27,8 @@ class BottleneckConfig(Settings):
     """
 
     needed: Annotated[float, above(0), at_most(1)] = 0.4
-    ridge: Annotated[float, above(0)] = 1.0
-    vector_ridge: Annotated[float, above(0)] = 1000.0
-    vectors: bool = False
+    ridge: Annotated[float, above(0)] = 10.0
+    vector_ridge: Annotated[float, above(0)] = 8000.0
     planted: Sequence[str] = ()
     changes: Annotated[int, at_least(0)] = 1
-    planted_weight: Annotated[float, at_least(0)] = 0.5
+    planted_weight: Annotated[float, at_least(0)] = 0.1

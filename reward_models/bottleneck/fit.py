@@ -15,13 +15,20 @@ from finegrained_rlhf.rewards.stress.changes import Change, StressRecord, run_ch
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.text.segmentation import Span
 from reward_models.bottleneck.config import BottleneckConfig
-from reward_models.bottleneck.features import NEED, Array, Source, stems
-from reward_models.bottleneck.model import COMPONENTS, Bottleneck, Head
+from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source, stems
+from reward_models.bottleneck.model import COMPONENTS, PREFERENCE, Bottleneck, Head
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.pairs import Matching
 from reward_models.training.logistic import CountedItems, fit_counts
 
 SEGMENTS, ANSWERS = COMPONENTS[:2], COMPONENTS[2:]
+SIGNS = {
+    "relevance": tuple(RELEVANCE.values()),
+    "factuality": tuple(FACTUALITY.values()),
+    "completeness": tuple(COMPLETENESS.values()),
+    "preference": (1,) * len(PREFERENCE),
+}
+"""What each component's head may make of its features."""
 _EVEN = 1e-6
 
 
@@ -43,16 +50,23 @@ class FitSettings:
 def fit_bottleneck(
     model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig, settings: FitSettings
 ) -> Bottleneck:
-    """Fit all heads of a model, in place.
+    """Fit all heads of a model, in place: `fit_need`, then `fit_components`."""
+    fit_need(model, records, config)
+    return fit_components(model, records, config, settings)
+
+
+def fit_components(
+    model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig, settings: FitSettings
+) -> Bottleneck:
+    """Fit the heads of all components, in place; the model knows already what is needed.
 
     Raises:
-        DataError: no record has a gold answer and passages, or nobody said anything of a component.
+        DataError: nobody said anything of a component.
         ConfigError: the taxonomy lacks a component, or a planted family is none.
     """
     if missing := [name for name in COMPONENTS if name not in settings.kinds]:
         raise ConfigError(f"taxonomy: a bottleneck needs {', '.join(COMPONENTS)}; it has no {', '.join(missing)}")
     sources = {record.id: model.source(record.question, record.passages) for record in records}
-    model.heads["need"] = _fit_need(records, sources, config)
     planted = planted_changes(records, config, settings.seed)
     for name in COMPONENTS:
         kind = settings.kinds[name]
@@ -64,8 +78,7 @@ def fit_bottleneck(
         if not people:
             raise DataError(f"no record says anything of {name} ({len(records)} read)")
         items = people + _weighted(_planted_items(model, name, planted, sources), people, config.planted_weight)
-        fitted = fit_counts(items, range(items[0].rows.shape[1]), name in ANSWERS)
-        model.heads[name] = Head(fitted.weights, fitted.bias)
+        model.heads[name] = fit_signed(items, SIGNS[name], name in ANSWERS)
     model.record = replace(
         model.record,
         moments={
@@ -74,6 +87,23 @@ def fit_bottleneck(
         },
     )
     return model
+
+
+def fit_signed(items: Sequence[CountedItems], signs: Sequence[int], pairs: bool) -> Head:
+    """A ridge logistic regression (`fit_counts`) without the features whose weight would have the other sign.
+
+    Args:
+        items: to fit on.
+        signs: of each feature, 1 or −1.
+        pairs: fit differences without an intercept.
+    """
+    columns = list(range(len(signs)))
+    while True:
+        fitted = fit_counts(items, columns, pairs)
+        right = [i for i in columns if fitted.weights[i] * signs[i] >= 0]
+        if right == columns:
+            return Head(fitted.weights, fitted.bias)
+        columns = right
 
 
 def _moments(scores: Sequence[float]) -> tuple[float, float]:
@@ -93,16 +123,19 @@ def gold_shares(source: Source, gold: str, pieces: Sequence[str]) -> Array:
     return source.shares(frozenset(stems(gold)) - source.asked, [words for words in told if len(words) > 1])
 
 
-def _fit_need(records: Sequence[FeedbackRecord], sources: Mapping[str, Source], config: BottleneckConfig) -> Head:
-    """Ridge regression of whether the gold answer says a sentence; the features are standardised."""
-    from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, shared_segmenter
+def fit_need(model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig) -> None:
+    """Fit, in place, what is needed: ridge regression of whether gold answers say a sentence, on standardised features.
 
-    segmenter, rows, targets = shared_segmenter(DEFAULT_SEGMENTER), [], []
+    Raises:
+        DataError: no record has a gold answer and passages.
+    """
+    rows, targets = [], []
     for record in records:
-        if record.gold is not None and sources[record.id].sentences:
-            pieces = [record.gold[start:end] for start, end in segmenter.sub_sentences(record.gold)]
-            rows.append(sources[record.id].need_rows)
-            targets.append(gold_shares(sources[record.id], record.gold, pieces) > config.needed)
+        source = model.source(record.question, record.passages)
+        if record.gold is not None and source.sentences:
+            pieces = [record.gold[start:end] for start, end in model.segmenter.sub_sentences(record.gold)]
+            rows.append(source.need_rows)
+            targets.append(gold_shares(source, record.gold, pieces) > config.needed)
     if not rows:
         raise DataError("no record has a gold answer and passages, which tell what a question needs")
     x, y = np.concatenate(rows), np.concatenate(targets).astype(float)
@@ -112,7 +145,7 @@ def _fit_need(records: Sequence[FeedbackRecord], sources: Mapping[str, Source], 
     penalty = np.full(x.shape[1], config.vector_ridge)
     penalty[:NEED] = config.ridge
     weights = np.linalg.solve(x.T @ x + np.diag(penalty), x.T @ (y - y.mean())) / spread
-    return Head(weights, float(y.mean() - mean @ weights))
+    model.set_need(Head(weights, float(y.mean() - mean @ weights)))
 
 
 def _segment_items(

@@ -99,14 +99,12 @@ class BottleneckRecord:
         encoder: directory or Hub name of the frozen encoder.
         digest: SHA-256 of its weights.
         segmenter: `rules`, `english` or a spaCy pipeline.
-        vectors: whether vectors of an answer's segments are read, or words and facts alone.
         moments: of completeness and preference, mean and standard deviation of the scores of the training answers.
     """
 
     encoder: str
     digest: str
     segmenter: str
-    vectors: bool = False
     moments: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -117,22 +115,40 @@ class Bottleneck:
         record: what it is.
         encoder: the frozen encoder.
         heads: of `need` and of each component; may be filled later.
+        remembered: questions, and pieces of answers, whose features are kept; None keeps all.
     """
 
-    def __init__(self, record: BottleneckRecord, encoder: SentenceEncoder, heads: Mapping[str, Head]) -> None:
+    def __init__(
+        self,
+        record: BottleneckRecord,
+        encoder: SentenceEncoder,
+        heads: Mapping[str, Head],
+        remembered: int | None = 1024,
+    ) -> None:
         self.record, self.encoder, self.heads = record, encoder, dict(heads)
         self.segmenter: SpacySegmenter = shared_segmenter(record.segmenter)
-        self._source = lru_cache(maxsize=1024)(self._new_source)
+        self._source = lru_cache(maxsize=remembered)(self._new_source)
+        self._need = lru_cache(maxsize=remembered)(self._new_need)
+        self._rows = lru_cache(maxsize=remembered)(self._new_rows)
 
     def source(self, question: str, passages: Sequence[Passage]) -> Source:
         """A question with its passages as the heads read it."""
         return self._source(question, tuple((passage.title, tuple(passage.sentences)) for passage in passages))
 
     def _new_source(self, question: str, passages: Sequence[tuple[str, Sequence[str]]]) -> Source:
-        return Source(question, passages, self.encoder, self.record.vectors)
+        return Source(question, passages, self.encoder)
+
+    def set_need(self, head: Head) -> None:
+        """Take another head of what is needed; what was read with the one before is forgotten."""
+        self.heads["need"] = head
+        self._need.cache_clear()
+        self._rows.cache_clear()
 
     def need(self, source: Source) -> Array:
         """How much each of N sentences is needed, [N] in [0, 1]."""
+        return self._need(source)
+
+    def _new_need(self, source: Source) -> Array:
         return np.clip(self.heads["need"](source.need_rows), 0.0, 1.0)
 
     def cut(self, component: str, answer: str) -> list[Span]:
@@ -142,9 +158,13 @@ class Bottleneck:
 
     def segment_rows(self, component: str, source: Source, segments: Sequence[str]) -> Array:
         """What the head of relevance or factuality reads of M segments, [M, F]."""
-        if component == "relevance":
-            return source.relevance_rows(self.need(source), segments)
-        return source.factuality_rows(segments)
+        return self._rows(component, source, tuple(segments))
+
+    def _new_rows(self, component: str, source: Source, segments: tuple[str, ...]) -> Array:
+        if component == "factuality":
+            return source.factuality_rows(segments)
+        read = source.relevance_rows if component == "relevance" else source.completeness_row
+        return read(self.need(source), segments)
 
     def errors(self, component: str, source: Source, segments: Sequence[str]) -> Array:
         """Probabilities of an error of relevance or factuality in M segments, [M]."""
@@ -153,7 +173,7 @@ class Bottleneck:
     def features(self, component: str, source: Source, answer: str) -> Array:
         """What the head of completeness or preference reads of a whole answer."""
         texts = {name: [answer[a:b] for a, b in self.cut(name, answer)] for name in PREFERENCE}
-        row = source.completeness_row(self.need(source), texts["completeness"])
+        row = self._rows("completeness", source, tuple(texts["completeness"]))
         if component == "completeness":
             return row
         wrong = [self.errors(name, source, texts[name]) for name in PREFERENCE[:2]]

@@ -37,20 +37,21 @@ class BottleneckScorer:
     Args:
         path: directory of a bottleneck, or of the run that trained it.
         component: relevance (sub-sentences), factuality (sentences), completeness or preference (whole answers).
+        model: the bottleneck itself, where it is there already; no path is read then.
     """
 
     input_checks: ClassVar[Mapping[str, Any]] = {"path": check_bottleneck}
     error_free_from = 0.0
     reads_on = False
 
-    def __init__(self, path: ModelName, component: Component) -> None:
+    def __init__(self, path: ModelName, component: Component, model: Bottleneck | None = None) -> None:
         if component not in COMPONENTS:
             raise ConfigError(f"component must be one of {', '.join(COMPONENTS)}, got {component!r}")
         self.path, self.component = path, component
         self._whole = component in ("completeness", "preference")
         self.value_range = None if self._whole else (-1.0, 1.0)
         self.look_ahead: int | None = None
-        self._model: Bottleneck | None = None
+        self._given = self._model = model
 
     def setup(self, device: torch.device | str = "cpu") -> None:
         """Read heads and encoder onto `device`.
@@ -58,7 +59,7 @@ class BottleneckScorer:
         Raises:
             ModelError: they are missing or damaged, or the encoder is another one than in training.
         """
-        self._model = load_bottleneck(str(self.path), device)
+        self._model = self._given or load_bottleneck(str(self.path), device)
         if not self._whole:
             density = "sentence" if self.component == "factuality" else "sub_sentence"
             self.look_ahead = look_ahead_of(self._model.segmenter, density)

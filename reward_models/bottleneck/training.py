@@ -71,7 +71,7 @@ def train_bottleneck(
         config, kinds = job.reward_model, kinds_of(job.taxonomy)
         assert isinstance(config, BottleneckConfig)
         encoder = SentenceEncoder(job.model).to(processes.device)
-        record = BottleneckRecord(job.model, encoder.digest, job.segmenter, config.vectors)
+        record = BottleneckRecord(job.model, encoder.digest, job.segmenter)
         model, settings = Bottleneck(record, encoder, {}), FitSettings(kinds, job.completeness.matching, job.seed)
         try:
             fit_bottleneck(model, records[0], config, settings)
