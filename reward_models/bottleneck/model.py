@@ -13,13 +13,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json
+from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.encoders.model import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
-from finegrained_rlhf.text.segmentation import Span, SpacySegmenter, shared_segmenter
+from finegrained_rlhf.text.segmentation import SpacySegmenter, Span, shared_segmenter
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source
 
 RECORD, HEADS = "bottleneck.json", "heads.safetensors"

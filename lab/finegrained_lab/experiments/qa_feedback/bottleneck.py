@@ -25,7 +25,6 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import naming, read_json, write_json
 from finegrained_rlhf.core.markers import InputFile, Seed
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
 from finegrained_rlhf.rewards.stress.changes import Change, run_changes
@@ -285,16 +284,16 @@ class BottleneckTable(Results):
                 rows.append(_row(name, [read_json(place) for place in places], today["counts"], self.seed))
         if not rows:
             raise DataError("no row has a fold that was run", file=self.directory)
-        people = {
-            name: {kind: _shown(records, kind) for kind, records in of.items()} for name, of in today.items()
-        }
+        people = {name: {kind: _shown(records, kind) for kind, records in of.items()} for name, of in today.items()}
         return self.write({**self.made_by(), "names": dict(self.names), "today": people, "rows": rows})
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
         parts = [self.opening(result, "Rewards with a bottleneck", self.about)]
         having = {row["row"] for row in result["rows"]}
-        listed = [f"- `{name}`: {words}{'' if name in having else ' Not run.'}" for name, words in result["names"].items()]
+        listed = [
+            f"- `{name}`: {words}{'' if name in having else ' Not run.'}" for name, words in result["names"].items()
+        ]
         parts += ["\n".join(listed), f"## What people said\n\n{_people_table(result)}"]
         parts += [f"## Changes of unseen families\n\n{_changes_table(result['rows'])}"]
         parts += [f"## Trivial answers\n\n{_trivial_table(result['rows'])}"]
@@ -408,7 +407,9 @@ def _changes_table(rows: Sequence[Mapping[str, Any]]) -> str:
             key = (one["family"], one["change"], one["role"], one["direction"])
             named = dict(zip(("family", "change", "component", "must"), key, strict=True))
             lines.setdefault(key, {**named, "pairs": one["pairs"]})[row["row"]] = _interval(one)
-    return markdown_table(list(lines.values()), ["family", "change", "component", "must", "pairs", *(r["row"] for r in rows)])
+    return markdown_table(
+        list(lines.values()), ["family", "change", "component", "must", "pairs", *(r["row"] for r in rows)]
+    )
 
 
 def _trivial_table(rows: Sequence[Mapping[str, Any]]) -> str:
