@@ -11,23 +11,24 @@ import numpy as np
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labels import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.rewards.stress.changes import Change, StressRecord, run_changes
+from finegrained_rlhf.rewards.stress.changes import TOTAL, Change, StressRecord, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.text.segmentation import Span
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source, stems
-from reward_models.bottleneck.model import COMPONENTS, PREFERENCE, Bottleneck, Head
+from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, Bottleneck, Head
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.pairs import Matching
 from reward_models.training.logistic import CountedItems, fit_counts
 
 SEGMENTS, ANSWERS = COMPONENTS[:2], COMPONENTS[2:]
-SIGNS = {
-    "relevance": tuple(RELEVANCE.values()),
-    "factuality": tuple(FACTUALITY.values()),
-    "completeness": tuple(COMPLETENESS.values()),
-    "preference": (1,) * len(PREFERENCE),
-}
+SIGNS = dict(
+    zip(
+        COMPONENTS,
+        (*(tuple(of.values()) for of in (RELEVANCE, FACTUALITY, COMPLETENESS)), (1,) * len(PREFERENCE)),
+        strict=True,
+    )
+)
 """What each component's head may make of its features."""
 _EVEN = 1e-6
 
@@ -210,7 +211,7 @@ def _planted_items(
         for one in change.expectations:
             if one.direction == "stay":
                 continue
-            if name in ANSWERS and one.role in ("total", "completeness")[name == "completeness" :]:
+            if name in ANSWERS and (one.role == COMPLETE or (one.role == TOTAL and name != COMPLETE)):
                 better, worse = (model.features(name, source, text) for text in (change.base, change.changed))
                 rows[change.record].append(better - worse)
                 labels[change.record].append(1.0)

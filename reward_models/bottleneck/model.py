@@ -21,10 +21,13 @@ from finegrained_rlhf.models.encoders.model import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.text.segmentation import SpacySegmenter, Span, shared_segmenter
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source
+from reward_models.kinds import KINDS
 
 RECORD, HEADS = "bottleneck.json", "heads.safetensors"
-COMPONENTS = ("relevance", "factuality", "completeness", "preference")
-PREFERENCE = ("relevance", "factuality", "completeness")
+COMPONENTS = tuple(KINDS)
+"""The components of a bottleneck: QA-FEEDBACK's kinds of reward model."""
+RELEVANT, TRUE, COMPLETE, PREFERRED = COMPONENTS
+PREFERENCE = (RELEVANT, TRUE, COMPLETE)
 """What the preference head weighs: the means of the first two over segments, and the third."""
 _KNOWN = 1 << 15
 _TOKENS = 128
@@ -154,16 +157,16 @@ class Bottleneck:
     def cut(self, component: str, answer: str) -> list[Span]:
         """The segments that a component judges: sentences for factuality, else sub-sentences."""
         segmenter = self.segmenter
-        return segmenter.sentences(answer) if component == "factuality" else segmenter.sub_sentences(answer)
+        return segmenter.sentences(answer) if component == TRUE else segmenter.sub_sentences(answer)
 
     def segment_rows(self, component: str, source: Source, segments: Sequence[str]) -> Array:
         """What the head of relevance or factuality reads of M segments, [M, F]."""
         return self._rows(component, source, tuple(segments))
 
     def _new_rows(self, component: str, source: Source, segments: tuple[str, ...]) -> Array:
-        if component == "factuality":
+        if component == TRUE:
             return source.factuality_rows(segments)
-        read = source.relevance_rows if component == "relevance" else source.completeness_row
+        read = source.relevance_rows if component == RELEVANT else source.completeness_row
         return read(self.need(source), segments)
 
     def errors(self, component: str, source: Source, segments: Sequence[str]) -> Array:
@@ -173,14 +176,12 @@ class Bottleneck:
     def features(self, component: str, source: Source, answer: str) -> Array:
         """What the head of completeness or preference reads of a whole answer."""
         texts = {name: [answer[a:b] for a, b in self.cut(name, answer)] for name in PREFERENCE}
-        row = self._rows("completeness", source, tuple(texts["completeness"]))
-        if component == "completeness":
+        row = self._rows(COMPLETE, source, tuple(texts[COMPLETE]))
+        if component == COMPLETE:
             return row
         wrong = [self.errors(name, source, texts[name]) for name in PREFERENCE[:2]]
-        return np.array([*(1 - 2 * float(of.mean()) if len(of) else -1.0 for of in wrong), self._complete(row)])
-
-    def _complete(self, row: Array) -> float:
-        return float(self.heads["completeness"](row))
+        means = [1 - 2 * float(of.mean()) if len(of) else -1.0 for of in wrong]
+        return np.array([*means, float(self.heads[COMPLETE](row))])
 
     def score(self, component: str, source: Source, answer: str) -> float:
         """The raw score of a whole answer, in logits: of completeness or preference."""
@@ -218,8 +219,8 @@ def read_bottleneck(path: str | Path) -> tuple[Path, BottleneckRecord, dict[str,
         record = BottleneckRecord(**{each.name: raw[each.name] for each in fields(BottleneckRecord)})
     except (DataError, KeyError, TypeError) as error:
         raise ModelError(f"{directory / RECORD}: not the record of a bottleneck ({error})") from None
-    sizes: dict[str, int | None] = {"need": None, "relevance": len(RELEVANCE), "factuality": len(FACTUALITY)}
-    sizes |= {"completeness": len(COMPLETENESS), "preference": len(PREFERENCE)}
+    read = (RELEVANCE, FACTUALITY, COMPLETENESS, PREFERENCE)
+    sizes: dict[str, int | None] = {"need": None, **dict(zip(COMPONENTS, map(len, read), strict=True))}
     try:
         saved = load_file(directory / HEADS)
         heads = {name: Head(saved[f"{name}.weights"], float(saved[f"{name}.bias"][0])) for name in sizes}

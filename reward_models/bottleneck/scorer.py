@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import look_ahead_of
-from reward_models.bottleneck.model import COMPONENTS, Bottleneck, load_bottleneck, read_bottleneck
+from reward_models.bottleneck.model import (
+    COMPLETE,
+    COMPONENTS,
+    PREFERRED,
+    TRUE,
+    Bottleneck,
+    load_bottleneck,
+    read_bottleneck,
+)
 from reward_models.scorers import passages_of, question_of
 
 if TYPE_CHECKING:
     import torch
-
-Component = Literal["relevance", "factuality", "completeness", "preference"]
 
 
 def check_bottleneck(path: str, settings: Mapping[str, Any]) -> None:
@@ -44,11 +50,11 @@ class BottleneckScorer:
     error_free_from = 0.0
     reads_on = False
 
-    def __init__(self, path: ModelName, component: Component, model: Bottleneck | None = None) -> None:
+    def __init__(self, path: ModelName, component: str, model: Bottleneck | None = None) -> None:
         if component not in COMPONENTS:
             raise ConfigError(f"component must be one of {', '.join(COMPONENTS)}, got {component!r}")
         self.path, self.component = path, component
-        self._whole = component in ("completeness", "preference")
+        self._whole = component in (COMPLETE, PREFERRED)
         self.value_range = None if self._whole else (-1.0, 1.0)
         self.look_ahead: int | None = None
         self._given = self._model = model
@@ -61,7 +67,7 @@ class BottleneckScorer:
         """
         self._model = self._given or load_bottleneck(str(self.path), device)
         if not self._whole:
-            density = "sentence" if self.component == "factuality" else "sub_sentence"
+            density = "sentence" if self.component == TRUE else "sub_sentence"
             self.look_ahead = look_ahead_of(self._model.segmenter, density)
 
     @property

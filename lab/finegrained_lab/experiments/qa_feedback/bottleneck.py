@@ -208,7 +208,7 @@ class _FoldRun:
             if change.family in families
         ]
         rated.add((change.record, text) for change in changes for text in (change.base, change.changed))
-        return verdicts(changes, rated, {})
+        return verdicts(changes, rated, dict.fromkeys((*ROLES, "total"), 0.0))
 
     def _trivial(self, rated: RatedTexts) -> dict[str, Any]:
         ids, rows = list(self.items), {}
