@@ -5,6 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "BottleneckConfig": "bottleneck.config",
+        "BottleneckScorer": "bottleneck.scorer",
         "CompletenessConfig": "labels.pairs",
         "DisagreeSelection": "selection.strategies",
         "DiverseSelection": "selection.strategies",

@@ -10,12 +10,15 @@ from finegrained_rlhf.core.markers import InputFile, ModelName, at_least, below,
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.training.supervised.job import BatchConfig, SupervisedRun
+from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.config import RewardModelConfig
 from reward_models.kinds import Kind, kind_named, kinds_of
 from reward_models.labels.pairs import CompletenessConfig
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.loop.types import LoopConfig
+    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+    from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
+    from finegrained_rlhf.runtime.processes import Processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class TrainRewardModel(SupervisedRun):
 
     data: InputFile
     model: ModelName
-    reward_model: RewardModelConfig
+    reward_model: RewardModelConfig | BottleneckConfig
     taxonomy: Taxonomy = QA_FEEDBACK
     validation_data: InputFile | None = None
     held_out: Annotated[float, at_least(0), below(1)] = 0.1
@@ -51,19 +54,38 @@ class TrainRewardModel(SupervisedRun):
     checkpoint_every: Annotated[int | None, at_least(1), harmless] = 200
 
     def __post_init__(self) -> None:
-        kind = self.kind  # raises
-        if self.reward_model.inputs.prefixes and kind.form != "segment":
-            raise ConfigError(f"reward_model.inputs.prefixes: a {kind.name} model scores whole answers")
+        if isinstance(self.reward_model, RewardModelConfig):
+            kind = self.kind  # raises
+            if self.reward_model.inputs.prefixes and kind.form != "segment":
+                raise ConfigError(f"reward_model.inputs.prefixes: a {kind.name} model scores whole answers")
         super().__post_init__()
+
+    def assemble(self, processes: Processes, run: RunDirectory) -> Any:
+        """Load model and data; of a bottleneck, which is fitted in one go, the records alone."""
+        if isinstance(self.reward_model, RewardModelConfig):
+            return super().assemble(processes, run)
+        from reward_models.train import read_records
+
+        return read_records(self)
+
+    def train(self, built: Any, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop and measure the exported model; or fit a bottleneck."""
+        if isinstance(self.reward_model, RewardModelConfig):
+            return super().train(built, processes, run)
+        from reward_models.bottleneck.training import train_bottleneck
+
+        return train_bottleneck(self, built, processes, run)
 
     @property
     def kind(self) -> Kind:
         """The kind of reward model. Raises ConfigError where the taxonomy has none of the name."""
+        assert isinstance(self.reward_model, RewardModelConfig)
         return kind_named(self.reward_model.kind, kinds_of(self.taxonomy))
 
     @property
     def sizes(self) -> BatchConfig:
         """How many records with labels, or pairs, are taken at a time."""
+        assert isinstance(self.reward_model, RewardModelConfig)
         return self.reward_model.batches
 
     def loop(self, built: Any) -> LoopConfig:

@@ -227,7 +227,7 @@ def assemble_reward_model(job: TrainRewardModel, processes: Processes) -> Reward
         DataError: broken feedback, or no example is left after labelling.
         ModelError: `model` is no encoder.
     """
-    train_records, validation_records = _read(job)
+    train_records, validation_records = read_records(job)
     model = _new_model(job)
     encoder, bias = model.input_encoder(), None
     if job.reward_model.counts == "debias":
@@ -242,7 +242,12 @@ def assemble_reward_model(job: TrainRewardModel, processes: Processes) -> Reward
     return trainer
 
 
-def _read(job: TrainRewardModel) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
+def read_records(job: TrainRewardModel) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
+    """The records to train on, and those to select by or to measure on.
+
+    Raises:
+        DataError: broken feedback, or too few records to hold some out.
+    """
     records = read_feedback(job.data, job.taxonomy)
     if job.validation_data is None and job.held_out == 0:
         return records, []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.metrics.stress import read_stress, stress_table
@@ -14,6 +14,8 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.tables import cell, markdown_table
+from reward_models.bottleneck.model import COMPONENTS, bottleneck_directory, load_bottleneck
+from reward_models.bottleneck.training import judge
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.models import RewardModel, load_reward_model
 from reward_models.kinds import Kind, SegmentKind, kind_named, kinds_of
@@ -63,8 +65,10 @@ def evaluate_reward_model(job: EvaluateRewardModel) -> TrustReport:
     processes = Processes(job.processes)
     kinds = kinds_of(job.taxonomy)
     default = None if job.kind is None else RewardModelRecord.of(kind_named(job.kind, kinds))
-    model = load_reward_model(job.path, default).to(processes.device)
-    report, items = _measure(job, model, processes)
+    if bottleneck_directory(job.path) is not None:
+        report, items = _of_bottleneck(job, processes)
+    else:
+        report, items = _measure(job, load_reward_model(job.path, default).to(processes.device), processes)
     if processes.is_main:
         if job.items is not None:
             write_judged_records(job.items, items)
@@ -72,6 +76,18 @@ def evaluate_reward_model(job: EvaluateRewardModel) -> TrustReport:
         write_json(job.output, values)
         print(f"{trust_page(values)}{stress_part(job.path)}\nreport: {job.output}")
     return report
+
+
+def _of_bottleneck(job: EvaluateRewardModel, processes: Processes) -> tuple[TrustReport, list[JudgedRecord]]:
+    kinds = kinds_of(job.taxonomy)
+    if job.kind is None or job.kind not in COMPONENTS:
+        raise ConfigError(f"kind: {job.path} holds several components; say which: {', '.join(COMPONENTS)}")
+    model = load_bottleneck(job.path, processes.device)
+    settings, records = label_settings(job, kinds[job.kind]), read_feedback(job.data, job.taxonomy)
+    examples, texts, judgements = judge(model, records, settings)
+    if not examples:
+        raise DataError(f"no record gives a {job.kind} label to compare with ({len(records)} read)", file=job.data)
+    return trust_of(job.kind, examples, texts, judgements), judged_records(examples, texts, judgements)
 
 
 def _measure(

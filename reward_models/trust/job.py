@@ -25,7 +25,8 @@ class EvaluateRewardModel(Settings):
         data: feedback file; best one that the model did not learn from.
         output: JSON file for the report.
         items: JSON-lines file for what the model said of each record (`trust/items.py`); None writes none.
-        kind: of a model made elsewhere, which says nothing of itself; None takes the model's own.
+        kind: of a model made elsewhere, which says nothing of itself, or which component of a bottleneck; None takes
+            the model's own.
         taxonomy: what was marked in `data`.
         matching: how completeness labels are made; None takes that of the run in `path`, else `original`.
         min_span_words: spans with fewer words are dropped, of categories that drop short ones; None takes that of the

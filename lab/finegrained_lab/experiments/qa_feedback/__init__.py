@@ -5,6 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "BottleneckTable": "bottleneck",
+        "RunBottleneckFolds": "bottleneck",
         "SplitFeedback": "split",
         "MakeIntermediateFeedback": "intermediate",
         "CountedGate": "gate",

@@ -1,0 +1,450 @@
+"""Rewards with a bottleneck on real feedback: what people said, changes of a family never trained on, trivial answers.
+
+Five folds by question. In each, heads are fitted on every family of changes but one and judge the changes of that one
+to questions they never saw; people's marks are held against heads that were fitted on all families. Fits of one row
+share their encoder and everything read of an answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from finegrained_lab.experiments.qa_feedback.baselines import baseline, counted
+from finegrained_lab.experiments.qa_feedback.scores import difference, measure
+from finegrained_lab.experiments.qa_feedback.split import Fold, split_by_question
+from finegrained_lab.experiments.results_table import Results
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import naming, read_json, write_json
+from finegrained_rlhf.core.markers import InputFile, Seed
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
+from finegrained_rlhf.rewards.stress.changes import Change, run_changes
+from finegrained_rlhf.rewards.stress.makers import BUILT_IN
+from finegrained_rlhf.rewards.stress.measure import RatedTexts, Verdict, share_of, verdicts
+from finegrained_rlhf.rewards.stress.reading import StressItem, read_items
+from finegrained_rlhf.rewards.stress.search import price
+from finegrained_rlhf.text.facts import facts_of, plain, stands_in
+from finegrained_rlhf.text.tables import markdown_table
+from reward_models.bottleneck.config import BottleneckConfig
+from reward_models.bottleneck.fit import FitSettings, fit_components, fit_need
+from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
+from reward_models.bottleneck.scorer import BottleneckScorer
+from reward_models.bottleneck.training import judge
+from reward_models.data.examples import LabelSettings
+from reward_models.kinds import KINDS
+from reward_models.trust.items import JudgedRecord, judged_records
+
+FAMILIES = ("copy", "swap", "insert", "delete", "mismatch", "degenerate")
+"""Of changes: trained on five, tested on the sixth."""
+OTHERS = ("pad", "cut")
+"""Families that nothing is ever trained on."""
+ROLES = ("relevance", "factuality", "completeness")
+LEAD_WORDS = 35
+GOALS: Mapping[str, tuple[str, float]] = {
+    "relevance": ("balanced_accuracy", 0.65),
+    "factuality": ("balanced_accuracy", 0.83),
+    "completeness": ("pair_accuracy", 0.70),
+    "preference": ("pair_accuracy", 0.60),
+}
+"""What today's rows of counted words have; no more than `SLACK` may be lost."""
+SLACK = 0.03
+BASELINES = ("counts", "overlap")
+
+
+def trivial_answers(item: StressItem, model: Bottleneck, foreign: str) -> dict[str, str]:
+    """Answers that nobody has to be paid for: by name."""
+    record = item.record
+    source = model.source(record.question, item.prompt.metadata["passages"])
+    first = " ".join(" ".join(record.passages[0][1:]).split()[:LEAD_WORDS]) if record.passages else ""
+    best = source.sentences[source.nearest] if source.sentences else ""
+    named = {"cut lead": first, "best sentence": best, "restated question": record.question}
+    return {"gold": record.gold, **named, "foreign answer": foreign, "empty": ""}
+
+
+def lacks_gold(record: StressItem, lead: str) -> bool:
+    """Whether a text has none of the names, numbers and dates that the gold answer has and the question has not."""
+    asked, said = plain(record.record.question), plain(lead)
+    facts = [fact.text for fact in facts_of(record.record.gold) if not stands_in(fact.text, asked)]
+    return bool(facts) and not any(stands_in(fact, said) for fact in facts)
+
+
+@dataclass(frozen=True)
+class BottleneckRow(Settings):
+    """One row of the table.
+
+    Attributes:
+        encoder: directory of the frozen encoder.
+        config: of the heads; its `planted` are the families trained on beside people's marks, and those that are
+            rotated where there are any.
+        weights: of relevance, factuality and completeness in the total.
+        folds: which folds are run.
+        searched: questions of each fold that a price is searched for.
+    """
+
+    encoder: str
+    config: BottleneckConfig = BottleneckConfig()
+    weights: Mapping[str, float] = field(
+        default_factory=lambda: {"relevance": 0.5, "factuality": 0.1, "completeness": 0.3}
+    )
+    folds: Sequence[int] = (0, 1, 2, 3, 4)
+    searched: int = 12
+
+
+@dataclass(frozen=True)
+class RunBottleneckFolds(Settings):
+    """Fits and measures every row in every fold; what is there is not made again.
+
+    Attributes:
+        feedback: feedback file with gold answers.
+        output_dir: where `ROW/fold_K.json` is written, and vectors of texts are kept (`ENCODER.npz`).
+        rows: by name.
+        split: folds.
+        seed: of folds, changes and search.
+    """
+
+    feedback: InputFile
+    output_dir: str
+    rows: Mapping[str, BottleneckRow]
+    split: int = 5
+    seed: Seed = 0
+
+    def run(self) -> None:
+        """Write what is missing."""
+        records = read_feedback(self.feedback)
+        items = {item.record.id: item for item in read_items(self.feedback)}
+        folds = split_by_question(records, self.split, 0.125, self.seed)
+        changes = run_changes([item.record for item in items.values()], BUILT_IN, self.seed)
+        for name, row in self.rows.items():
+            todo = [k for k in row.folds if not self.place(name, k).is_file()]
+            if not todo:
+                continue
+            encoder = SentenceEncoder(row.encoder)
+            kept = Path(self.output_dir) / f"{encoder.digest[:12]}.npz"
+            _recall(encoder, kept)
+            for number in todo:
+                print(f"bottleneck: {name}, fold {number}", flush=True)
+                found = _FoldRun(row, encoder, folds[number], items, changes, self.seed).measure()
+                self.place(name, number).parent.mkdir(parents=True, exist_ok=True)
+                write_json(self.place(name, number), found)
+                _keep(encoder, kept)
+
+    def place(self, row: str, fold: int) -> Path:
+        """Where a fold of a row is written."""
+        return Path(self.output_dir) / row / f"fold_{fold}.json"
+
+
+def _recall(encoder: SentenceEncoder, path: Path) -> None:
+    if path.is_file():
+        with naming(path), np.load(path) as saved:
+            texts = json.loads(saved["texts"].tobytes().decode())
+            encoder.known.update(zip(texts, saved["vectors"].astype(np.float32), strict=True))
+
+
+def _keep(encoder: SentenceEncoder, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = np.frombuffer(json.dumps(list(encoder.known)).encode(), dtype=np.uint8)
+    np.savez(path, texts=texts, vectors=np.array(list(encoder.known.values()), dtype=np.float16))
+
+
+class _FoldRun:
+    """One row in one fold: heads for each family that is left out, and what they say of the held-out questions."""
+
+    def __init__(
+        self,
+        row: BottleneckRow,
+        encoder: SentenceEncoder,
+        fold: Fold,
+        items: Mapping[str, StressItem],
+        changes: Sequence[Change],
+        seed: int,
+    ) -> None:
+        self.row, self.fold, self.seed = row, fold, seed
+        self.items = {record.id: items[record.id] for record in fold.test if record.id in items}
+        self.changes = [change for change in changes if change.record in self.items]
+        self.settings = FitSettings(KINDS, seed=seed)
+        record = BottleneckRecord(row.encoder, encoder.digest, "english")
+        self.model = Bottleneck(record, encoder, {}, remembered=None)
+        fit_need(self.model, fold.train, row.config)
+
+    def measure(self) -> dict[str, Any]:
+        """What `fold_K.json` holds."""
+        found: dict[str, Any] = {"changes": [], "trivial": {}, "judged": {}}
+        for left_out in [*(FAMILIES if self.row.config.planted else ()), None]:
+            families = [family for family in self.row.config.planted if family != left_out]
+            fit_components(self.model, self.fold.train, replace(self.row.config, planted=families), self.settings)
+            print(f"bottleneck: fitted without {left_out or 'nothing'}", flush=True)
+            rated = self._rated()
+            tested = (left_out,) if left_out else OTHERS if self.row.config.planted else (*FAMILIES, *OTHERS)
+            found["changes"] += [_verdict(one) for one in self._verdicts(rated, tested)]
+            if left_out == "copy" or not self.row.config.planted:
+                found["trivial"] = self._trivial(rated)
+            if left_out is None:
+                found["judged"] = {name: [asdict(one) for one in self._judged(name)] for name in COMPONENTS}
+                found["price"] = self._price(rated)
+        return found
+
+    def _rated(self) -> RatedTexts:
+        components = {role: BottleneckScorer("", role, model=self.model) for role in ROLES}
+        setting = ComponentConfig(aggregation="mean", empty=-1.0)
+        settings = {"relevance": setting, "factuality": setting}
+        composer = RewardComposer(RewardConfig(components, dict(self.row.weights), settings))
+        return RatedTexts(
+            composer, {id: item.prompt for id, item in self.items.items()}, {role: role for role in ROLES}
+        )
+
+    def _verdicts(self, rated: RatedTexts, families: Sequence[str]) -> list[Verdict]:
+        changes = [
+            replace(change, expectations=tuple(one for one in change.expectations if one.direction != "stay"))
+            for change in self.changes
+            if change.family in families
+        ]
+        rated.add((change.record, text) for change in changes for text in (change.base, change.changed))
+        return verdicts(changes, rated, dict.fromkeys((*ROLES, "total"), 0.0))
+
+    def _trivial(self, rated: RatedTexts) -> dict[str, Any]:
+        ids, rows = list(self.items), {}
+        for i, id in enumerate(ids):
+            item = self.items[id]
+            texts = trivial_answers(item, self.model, self.items[ids[i - 1]].record.gold)
+            texts |= {f"answer {n}": text for n, text in enumerate(self._answers()[id], start=1)}
+            rated.add((id, text) for text in texts.values())
+            values = {
+                name: {role: rated.value(id, text, role) for role in (*ROLES, "total")} for name, text in texts.items()
+            }
+            rows[id] = {"values": values, "lead_lacks_gold": lacks_gold(item, texts["cut lead"])}
+        return rows
+
+    def _answers(self) -> dict[str, tuple[str, ...]]:
+        return {record.id: record.predictions for record in self.fold.test}
+
+    def _judged(self, name: str) -> list[JudgedRecord]:
+        return judged_records(*judge(self.model, self.fold.test, LabelSettings(KINDS[name])))
+
+    def _price(self, rated: RatedTexts) -> dict[str, Any]:
+        records = [item.record for item in self.items.values()]
+        return price(records[: self.row.searched], rated, self._answers(), 200, self.seed, records)
+
+
+def _verdict(one: Verdict) -> dict[str, Any]:
+    change, expected = one.change, one.expectation
+    named = {"record": change.record, "name": change.name, "family": change.family, "source": change.base_source}
+    return {**named, "role": expected.role, "direction": expected.direction, "right": one.right}
+
+
+@dataclass(frozen=True)
+class BottleneckTable(Results):
+    """The table of `RunBottleneckFolds`, beside today's rows and the goals.
+
+    Attributes:
+        feedback: feedback file.
+        directory: that `RunBottleneckFolds` wrote.
+        names: what each row is, for the page, in the page's order.
+        split: folds.
+        seed: of the folds.
+    """
+
+    about: ClassVar[str] = (
+        "QA-FEEDBACK's published dev feedback in five folds by question. Rows of people's marks as in "
+        "`reward_models.md`; intervals: 95%, bootstrap over questions. A change is ranked right if the component does "
+        "at the place what is known of the change (docs/stress_test.md). Heads of a row with planted changes judge a "
+        "family that they were not trained on (`copy`, `swap`, `insert`, `delete`, `mismatch`, `degenerate` in turn; "
+        "`pad` and `cut` never). Totals weigh means over segments and the standardised completeness. The cut lead is "
+        "the first 35 words of the first passage; the best sentence the one nearest to the question by its vector; "
+        "the foreign answer another question's gold answer. The price: the best of 200 truth-free edits against the "
+        "median of the record's four answers (no policy is sampled), for the first questions of each fold."
+    )
+
+    feedback: InputFile
+    directory: str
+    names: Mapping[str, str]
+    split: int = 5
+    seed: Seed = 0
+
+    def run(self) -> dict[str, Any]:
+        """Measure what is there, write results and page.
+
+        Raises:
+            DataError: no row has a fold.
+        """
+        folds = split_by_question(read_feedback(self.feedback), self.split, 0.125, self.seed)
+        today = {name: _today(folds, name) for name in BASELINES}
+        rows = []
+        for name in self.names:
+            places = sorted((Path(self.directory) / name).glob("fold_*.json"))
+            if places:
+                rows.append(_row(name, [read_json(place) for place in places], today["counts"], self.seed))
+        if not rows:
+            raise DataError("no row has a fold that was run", file=self.directory)
+        people = {name: {kind: _shown(records, kind) for kind, records in of.items()} for name, of in today.items()}
+        return self.write({**self.made_by(), "names": dict(self.names), "today": people, "rows": rows})
+
+    def page(self, result: Mapping[str, Any]) -> str:
+        """The page of a results file."""
+        parts = [self.opening(result, "Rewards with a bottleneck", self.about)]
+        having = {row["row"] for row in result["rows"]}
+        listed = [
+            f"- `{name}`: {words}{'' if name in having else ' Not run.'}" for name, words in result["names"].items()
+        ]
+        parts += ["\n".join(listed), f"## What people said\n\n{_people_table(result)}"]
+        parts += [f"## Changes of unseen families\n\n{_changes_table(result['rows'])}"]
+        parts += [f"## Trivial answers\n\n{_trivial_table(result['rows'])}"]
+        parts += [f"## What had to be reached\n\n{_goal_table(result['rows'])}"]
+        return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _today(folds: Sequence[Fold], name: str) -> dict[str, list[JudgedRecord]]:
+    from finegrained_rlhf.text.segmentation import SpacySegmenter
+
+    segmenter, found = SpacySegmenter(), {}
+    for kind in KINDS.values():
+        items = [counted(kind, fold.test, segmenter) for fold in folds]
+        found[kind.name] = [
+            one
+            for k, test in enumerate(items)
+            for one in baseline(name, kind, [item for j, of in enumerate(items) if j != k for item in of], test)
+        ]
+    return found
+
+
+def _shown(records: Sequence[JudgedRecord], kind: str) -> dict[str, Any]:
+    metric = GOALS[kind][0]
+    return {"metric": metric, "questions": len(records), **asdict(measure(records, KINDS[kind].form)[metric])}
+
+
+def _row(
+    name: str, folds: Sequence[Mapping[str, Any]], counts: Mapping[str, Sequence[JudgedRecord]], seed: int
+) -> dict[str, Any]:
+    people = {}
+    for kind in COMPONENTS:
+        records = [
+            JudgedRecord(**{key: tuple(v) if isinstance(v, list) else v for key, v in one.items()})
+            for fold in folds
+            for one in fold["judged"][kind]
+        ]
+        gap = difference(records, counts[kind], KINDS[kind].form, GOALS[kind][0])
+        people[kind] = {**_shown(records, kind), "less_counts": asdict(gap)}
+    flags: dict[tuple[str, ...], list[tuple[str, bool]]] = defaultdict(list)
+    for fold in folds:
+        for one in fold["changes"]:
+            flags[one["family"], one["name"], one["role"], one["direction"]].append((one["record"], one["right"]))
+    changes = [
+        {"family": key[0], "change": key[1], "role": key[2], "direction": key[3], **share_of(values, seed)}
+        for key, values in sorted(flags.items())
+    ]
+    asked = {id: one for fold in folds for id, one in fold["trivial"].items()}
+    prices = [fold["price"] for fold in folds if fold["price"]["bought"] is not None]
+    bought = [(one["record"], one["total"] > one["median"]) for fold in prices for one in fold["examples"]]
+    return {
+        "row": name,
+        "people": people,
+        "changes": changes,
+        "trivial": _trivial_of(asked, seed),
+        "price": {
+            "questions": sum(one["questions"] for one in prices),
+            "percentile": float(np.mean([one["bought"] for one in prices])),
+            "below_median": share_of([(id, not above) for id, above in bought], seed),
+        },
+    }
+
+
+def _trivial_of(asked: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Means by answer, and in which share of questions gold is above each of the others."""
+    names = list(next(iter(asked.values()))["values"])
+    means = {
+        name: {
+            role: float(np.mean([v for one in asked.values() if (v := one["values"][name][role]) is not None] or [0.0]))
+            for role in (*ROLES, "total")
+        }
+        for name in names
+    }
+
+    def above(name: str, ids: Sequence[str]) -> dict[str, Any]:
+        return share_of(
+            [(id, asked[id]["values"]["gold"]["total"] > asked[id]["values"][name]["total"]) for id in ids], seed
+        )
+
+    lacking = [id for id, one in asked.items() if one["lead_lacks_gold"]]
+    others = [id for id in asked if id not in set(lacking)]
+    return {
+        "means": means,
+        "gold_above": {name: above(name, list(asked)) for name in names if name != "gold"},
+        "gold_above_lead_that_lacks": above("cut lead", lacking),
+        "gold_above_other_leads": above("cut lead", others),
+    }
+
+
+def _interval(value: Mapping[str, float], key: str = "ranked_right") -> str:
+    return f"{value[key]:.3f} [{value['low']:.2f}, {value['high']:.2f}]"
+
+
+def _people_table(result: Mapping[str, Any]) -> str:
+    rows = []
+    for name, of in result["today"].items():
+        rows.append({"row": f"{name} (today)", **{kind: _interval(of[kind], "value") for kind in COMPONENTS}})
+    for row in result["rows"]:
+        shown = {kind: _interval(row["people"][kind], "value") for kind in COMPONENTS}
+        less = {f"{kind} less counts": _interval(row["people"][kind]["less_counts"], "value") for kind in COMPONENTS}
+        rows.append({"row": row["row"], **shown, **less})
+    columns = ["row", *COMPONENTS]
+    table = markdown_table(rows, columns)
+    gaps = markdown_table(rows[len(result["today"]) :], ["row", *(f"{kind} less counts" for kind in COMPONENTS)])
+    return f"Balanced accuracy of labelled segments, share of ordered pairs.\n\n{table}\n\n{gaps}"
+
+
+def _changes_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        for one in row["changes"]:
+            key = (one["family"], one["change"], one["role"], one["direction"])
+            named = dict(zip(("family", "change", "component", "must"), key, strict=True))
+            lines.setdefault(key, {**named, "pairs": one["pairs"]})[row["row"]] = _interval(one)
+    return markdown_table(
+        list(lines.values()), ["family", "change", "component", "must", "pairs", *(r["row"] for r in rows)]
+    )
+
+
+def _trivial_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = [
+        {"row": row["row"], "answer": name, **{role: f"{values[role]:.2f}" for role in values}}
+        | ({"gold above it": _interval(row["trivial"]["gold_above"][name])} if name != "gold" else {})
+        for row in rows
+        for name, values in row["trivial"]["means"].items()
+    ]
+    return markdown_table(shown, ["row", "answer", *ROLES, "total", "gold above it"])
+
+
+def _goals(row: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """(what, as the page shows it, the lower bound less what had to be reached)."""
+    for kind, (metric, of) in GOALS.items():
+        value, gap = row["people"][kind], row["people"][kind]["less_counts"]
+        shown = f"{value['value']:.3f}, less counts {_interval(gap, 'value')}"
+        yield f"{kind}: {metric} not more than {SLACK} below counts (about {of:.2f})", shown, gap["low"] + SLACK
+    for one in row["changes"]:
+        if one["direction"] == "fall":
+            yield f"{one['change']}, {one['role']}: right in 0.80", _interval(one), one["low"] - 0.8
+    lead = row["trivial"]["gold_above_lead_that_lacks"]
+    yield "gold above a cut lead that lacks its facts in 0.90", _interval(lead), lead["low"] - 0.9
+    below = row["price"]["below_median"]
+    yield "price below the median answer in 0.90", _interval(below), below["low"] - 0.9
+
+
+def _goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = [
+        {"row": row["row"], "goal (lower bound)": what, "value": value, "reached": "yes" if over >= 0 else "no"}
+        for row in rows
+        for what, value, over in _goals(row)
+    ]
+    leads = [
+        {"row": row["row"], "gold above the other cut leads": _interval(row["trivial"]["gold_above_other_leads"])}
+        for row in rows
+    ]
+    return f"{markdown_table(shown, list(shown[0]))}\n\n{markdown_table(leads, list(leads[0]))}"

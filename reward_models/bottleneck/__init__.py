@@ -1,0 +1,1 @@
+"""A reward model with a bottleneck: an answer earns what the question needs of its passages, and nothing else."""

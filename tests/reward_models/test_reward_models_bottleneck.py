@@ -1,0 +1,200 @@
+"""The bottleneck: what earns nothing by construction, signs, a run's directory, scoring, evaluation and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from feedback_samples import record
+from reward_model_samples import save_bert
+
+from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, SpanError
+from finegrained_rlhf.rewards.protocol import PromptCheckingScorer
+from reward_models.bottleneck.config import BottleneckConfig
+from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
+from reward_models.bottleneck.fit import fit_signed
+from reward_models.bottleneck.model import RECORD, load_bottleneck
+from reward_models.bottleneck.scorer import BottleneckScorer
+from reward_models.job import TrainRewardModel
+from reward_models.training.logistic import CountedItems
+from reward_models.trust.job import EvaluateRewardModel
+
+QUESTION = "When was the lighthouse on Vara Island built?"
+SENTENCES = (
+    "The lighthouse on Vara Island was built in 1873 by Anna Holm.",
+    "Sheep graze on its northern meadows in summer.",
+    "Its lamp was replaced with an electric one in 1931.",
+)
+PASSAGES = (Passage("", "Vara Island", SENTENCES),)
+GOLD = "Anna Holm built it in 1873."
+
+
+def encode(texts: Sequence[str]) -> np.ndarray:
+    """Unit vectors that follow from the words alone."""
+    rows = [np.random.default_rng(sum(map(ord, text))).normal(size=4) for text in texts]
+    return np.array([row / np.linalg.norm(row) for row in rows])
+
+
+def source() -> Source:
+    return Source(QUESTION, [("Vara Island", SENTENCES)], encode)
+
+
+NEED = np.array([1.0, 0.1, 0.2])
+
+
+def columns(rows: np.ndarray, names: Sequence[str], name: str) -> list[float]:
+    return list(rows[:, list(names).index(name)])
+
+
+def test_restated_foreign_and_empty_answers_cover_nothing() -> None:
+    texts = [QUESTION, "Penguins huddle against polar storms.", "The"]
+    rows = source().relevance_rows(NEED, texts)
+    for name in ("said", "needed", "rank", "fresh", "mean"):
+        assert columns(rows, list(RELEVANCE), name) == pytest.approx([0.0] * 3)
+    for text in texts:
+        assert source().completeness_row(NEED, [text]) == pytest.approx(np.zeros(len(COMPLETENESS)))
+    assert source().completeness_row(NEED, []) == pytest.approx(np.zeros(len(COMPLETENESS)))
+
+
+def test_a_needed_sentence_is_fresh_once() -> None:
+    rows = source().relevance_rows(NEED, [SENTENCES[0], SENTENCES[1], SENTENCES[0]])
+    fresh, repeated = (columns(rows, list(RELEVANCE), name) for name in ("fresh", "repeated"))
+    assert fresh == pytest.approx([1.0, 0.1, 0.0]) and repeated == pytest.approx([0.0, 0.0, 1.0])
+
+
+def test_completeness_falls_with_what_is_needed_most() -> None:
+    whole = source().completeness_row(NEED, SENTENCES)
+    assert whole == pytest.approx(np.ones(len(COMPLETENESS)))
+    without = [source().completeness_row(NEED, SENTENCES[:i] + SENTENCES[i + 1 :]) for i in range(3)]
+    assert all(np.all(row < whole) for row in without) and np.all(without[0] < without[1])
+
+
+def test_a_swapped_number_or_name_is_seen_in_its_sentence_alone() -> None:
+    names = list(FACTUALITY)
+    rows = source().factuality_rows([SENTENCES[0], "The lighthouse was built in 1894.", "Erik Dahl built it."])
+    assert columns(rows, names, "numbers") == [0.0, 0.5, 0.0] and columns(rows, names, "names") == [0.0, 0.0, 0.5]
+    assert columns(rows, names, "wrong") == [0.0, 1.0, 1.0] and columns(rows, names, "order")[0] == 1.0
+
+
+def test_without_passages_nothing_is_read() -> None:
+    bare = Source(QUESTION, [], encode)
+    assert bare.relevance_rows(np.zeros(0), [GOLD]).tolist() == [[0.0] * len(RELEVANCE)]
+    assert bare.factuality_rows([GOLD]).shape == (1, len(FACTUALITY)) and bare.need_rows.shape[0] == 0
+
+
+def test_a_feature_whose_weight_has_the_wrong_sign_is_left_out() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2))
+    items = [CountedItems(x[i::5], (x[i::5] @ np.array([1.0, -1.0]) > 0).astype(float)) for i in range(5)]
+    both, one = fit_signed(items, (1, -1), pairs=False), fit_signed(items, (1, 1), pairs=False)
+    assert both.weights[0] > 0 > both.weights[1] and one.weights[0] > 0 == one.weights[1]
+
+
+def test_items_of_weight_zero_teach_nothing() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 2))
+    items = [CountedItems(x[i::5], (x[i::5, 0] > 0).astype(float)) for i in range(5)]
+    lies = [CountedItems(item.rows, 1 - item.labels, 0.0) for item in items]
+    alone, beside = fit_signed(items, (1, 1), False), fit_signed([*items, *lies], (1, 1), False)
+    assert alone.weights[0] > 0 and np.sign(beside.weights[0]) == 1.0
+
+
+# In a run -------------------------------------------------------------------------------------------------------------
+
+
+def feedback(count: int) -> list[FeedbackRecord]:
+    """Answers that say the needed sentence, an unneeded one, or something that no passage says."""
+    right, idle = SENTENCES[:2]
+    wrong = "Its tower was painted in 1999 by Erik Dahl."
+    records = []
+    for i in range(count):
+        first = f"{right} {idle}" if i % 2 else f"{wrong} {right}"
+        answers = (first, right, idle, wrong)
+        at = first.index(idle if i % 2 else wrong)
+        errors = (SpanError(at, at + len(idle if i % 2 else wrong), "Irrelevant" if i % 2 else "Unverifiable"),)
+        order = (1, 0, 2, 3)
+        values = tuple(1 if order[a] < order[b] else 2 for a, b in PAIR_ORDER)
+        base = record(answers[0], others=answers[1:], name=f"q{i}", passages=PASSAGES)
+        marks = Feedback(errors, (), SENTENCES[0])
+        question = f"{QUESTION[:-1]}, asked {i}?"
+        records.append(replace(base, question=question, gold=GOLD, feedback=marks, preferences=values))
+    return records
+
+
+def trained(tmp_path: Path, **settings: object) -> tuple[Path, Path]:
+    encoder, data = save_bert(tmp_path / "bert"), tmp_path / "feedback.json"
+    write_feedback(data, feedback(12))
+    config = BottleneckConfig(**settings)  # type: ignore[arg-type]
+    job = TrainRewardModel(output_dir=str(tmp_path / "run"), data=str(data), model=str(encoder), reward_model=config)
+    job.run()
+    return tmp_path / "run", data
+
+
+def asked(text: str = QUESTION) -> Prompt:
+    return Prompt("p", "task", (1,), {"question": text, "passages": list(PASSAGES)})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return trained(tmp_path_factory.mktemp("bottleneck"), planted=("swap", "insert"))
+
+
+def test_one_directory_serves_every_component(run: tuple[Path, Path]) -> None:
+    answers = [f"{SENTENCES[0]} {SENTENCES[0]}", "The lighthouse was built in 1894 by Erik Dahl.", ""]
+    scorers = {name: BottleneckScorer(str(run[0]), name) for name in ("relevance", "factuality", "completeness")}
+    scores = {name: scorer.score([asked()] * 3, answers) for name, scorer in scorers.items()}
+    assert len({id(scorer.model) for scorer in scorers.values()}) == 1
+    assert all(isinstance(scorer, PromptCheckingScorer) for scorer in scorers.values())
+    assert [len(values) for values in scores["factuality"].values] == [2, 1, 0]
+    assert scores["factuality"].values[1][0] < scores["factuality"].values[0][0]
+    assert scores["relevance"].values[0][-1] < scores["relevance"].values[0][0]
+    (full,), (wrong,), (nothing,) = scores["completeness"].values
+    assert full > wrong and full > nothing and scores["completeness"].whole_response
+    assert all(abs(value) <= 1 for of in scores["relevance"].values for value in of)
+
+
+def test_text_behind_a_segment_does_not_change_its_value(run: tuple[Path, Path]) -> None:
+    scorer = BottleneckScorer(str(run[0]), "relevance")
+    short, long = (scorer.score([asked()], [text]).values[0] for text in (SENTENCES[0], " ".join(SENTENCES)))
+    assert long[: len(short)] == pytest.approx(short) and not scorer.reads_on and scorer.look_ahead == 11
+
+
+def test_it_is_evaluated_component_by_component(run: tuple[Path, Path], tmp_path: Path) -> None:
+    path, output = str(run[0]), tmp_path / "trust.json"
+    for kind, unit in (("relevance", "confusion"), ("preference", "calibration")):
+        EvaluateRewardModel(path=path, data=str(run[1]), output=str(output), kind=kind).run()
+        report = read_json(output)
+        assert report["reward_model"] == kind and unit in report and report["accuracy"] > 0.5
+    with pytest.raises(ConfigError, match="kind: .*several components"):
+        EvaluateRewardModel(path=path, data=str(run[1]), output=str(output)).run()
+    assert read_json(run[0] / "metrics.json")["dev_examples"] == 1
+
+
+def test_another_encoder_than_in_training_is_refused(run: tuple[Path, Path], tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    for file in (run[0] / "model").iterdir():
+        (copied / file.name).write_bytes(file.read_bytes())
+    write_json(copied / RECORD, {**read_json(copied / RECORD), "digest": "0" * 64})
+    with pytest.raises(ModelError, match="another encoder"):
+        load_bottleneck(str(copied))
+    (copied / "heads.safetensors").write_bytes(b"no")
+    with pytest.raises(ModelError, match="not the heads"):
+        load_bottleneck(str(copied))
+    with pytest.raises(ModelError, match="no bottleneck here"):
+        load_bottleneck(str(tmp_path / "nowhere"))
+
+
+def test_bad_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="planted: expected some of swap"):
+        trained(tmp_path, planted=("swaps",))
+    with pytest.raises(ConfigError, match="component must be one of"):
+        BottleneckScorer("x", "style")  # type: ignore[arg-type]
