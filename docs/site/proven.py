@@ -229,8 +229,8 @@ def proven_page() -> str:
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
         "proves that a method and its code work; it proves nothing about language. Real data prove it for these "
         "data, at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: "
-        "what says how good the rows are, and whether that counts where it is a learned model. `hold in every seed`: of the "
-        "statements of the thesis that a table checks, those that hold in each of its seeds.",
+        "what says how good the rows are, and whether that counts where it is a learned model. `hold in every "
+        "seed`: of the statements of the thesis that a table checks, those that hold in each of its seeds.",
         "\n".join(f"- {line}" for line in three_lines()),
         f"Tables by the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",
     ]
