@@ -5,7 +5,7 @@ The file is written by `finegrained stress-test` beside the models of the reward
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,14 @@ def read_stress(model: str | Path) -> Mapping[str, Any] | None:
     if file is None:
         return None
     values = read_json(file)
-    if not isinstance(values, Mapping) or not isinstance(values.get("changes"), Mapping):
-        raise DataError("expected the report of a stress test, with `changes`", file=file)
-    return values
+    try:
+        sound = all(is_number(row["ranked_right"]) for row in rows_of(values)) and bool(stress_table(values))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        sound = False
+    if not sound:
+        raise DataError("expected the report of a stress test; finegrained stress-test writes it anew", file=file)
+    known: Mapping[str, Any] = values
+    return known
 
 
 def role_in(values: Mapping[str, Any], component: str) -> str:
@@ -60,27 +65,32 @@ def role_in(values: Mapping[str, Any], component: str) -> str:
     return str(roles.get(component, component)) if isinstance(roles, Mapping) else component
 
 
-def rows_of(values: Mapping[str, Any], role: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each change that says something of a role, and its `direction`, `pairs`, `ranked_right`, `low` and `high`."""
-    for name, change in values["changes"].items():
-        row = change.get("components", {}).get(role) if isinstance(change, Mapping) else None
-        if isinstance(row, Mapping) and is_number(row.get("ranked_right")):
-            yield name, {"direction": change.get("direction"), **row}
+def rows_of(values: Mapping[str, Any], only: str | None = None) -> list[dict[str, Any]]:
+    """A row for each change and role: `change`, `family`, `must`, `role`, `pairs`, `ranked_right`, `low`, `high`.
+
+    Args:
+        values: of a `stress.json`.
+        only: the role whose rows are wanted; None: all.
+    """
+    return [
+        {"change": name, "family": change["family"], "must": change["direction"].replace("_", " "), "role": role, **row}
+        for name, change in values["changes"].items()
+        for role, row in change["components"].items()
+        if only in (None, role)
+    ]
 
 
 def weaknesses(values: Mapping[str, Any], role: str) -> list[Weakness]:
     """The rows of a role that are below the thresholds; `total` has the price among its rows."""
     found = []
-    for name, row in rows_of(values, role):
+    for row in rows_of(values, role):
         if row["ranked_right"] < WEAK:
-            severe = row["direction"] != "stay" and is_number(row.get("high")) and row["high"] < BROKEN
-            found.append(Weakness(f"{name} is ranked right in {_share(row, 'ranked_right')}", severe))
-    search = values.get("search")
-    if role == TOTAL and isinstance(search, Mapping) and is_number(search.get("above_median")):
-        if search["above_median"] > SOLD:
-            severe = is_number(search.get("low")) and search["low"] > BROKEN
-            what = f"an answer without truth beats the median sample in {_share(search, 'above_median')}"
-            found.append(Weakness(f"{what} of the questions", severe))
+            severe = row["must"] != "stay" and row["high"] is not None and row["high"] < BROKEN
+            found.append(Weakness(f"{row['change']} is ranked right in {share_in_words(row, 'ranked_right')}", severe))
+    search = values.get("search") or {}
+    if role == TOTAL and search.get("bought") is not None and search["above_median"] > SOLD:
+        what = f"an answer without truth beats the median sample in {share_in_words(search, 'above_median')}"
+        found.append(Weakness(f"{what} of the questions", search["low"] is not None and search["low"] > BROKEN))
     return found
 
 
@@ -95,13 +105,15 @@ def read_reports(components: Mapping[str, Any]) -> dict[str, Mapping[str, Any] |
 
 
 def weak_rewards(reports: Mapping[str, Mapping[str, Any] | None]) -> dict[str, list[Weakness]]:
-    """What speaks against each component that has a report, and against their sum (`total`, by the first report)."""
+    """What speaks against each component whose report has rows of it, and their sum (`total`, by the first report)."""
     known = {name: values for name, values in reports.items() if values is not None}
-    weak = {name: weaknesses(values, role_in(values, name)) for name, values in known.items()}
-    return {**weak, **{TOTAL: weaknesses(values, TOTAL) for values in [*known.values()][:1]}}
+    roles = {name: role_in(values, name) for name, values in known.items()}
+    weak = {name: weaknesses(known[name], role) for name, role in roles.items() if rows_of(known[name], role)}
+    return {**weak, TOTAL: weaknesses(next(iter(known.values())), TOTAL)} if known else {}
 
 
-def _share(row: Mapping[str, Any], key: str) -> str:
+def share_in_words(row: Mapping[str, Any], key: str) -> str:
+    """A share with its interval, where it has one: `41% (35% to 48%)`."""
     borders = [row.get("low"), row.get("high")]
     interval = f" ({borders[0]:.0%} to {borders[1]:.0%})" if all(map(is_number, borders)) else ""
     return f"{row[key]:.0%}{interval}"
@@ -110,25 +122,11 @@ def _share(row: Mapping[str, Any], key: str) -> str:
 def stress_table(values: Mapping[str, Any]) -> str:
     """A report as Markdown: a line a change and role, and the price."""
     columns = ("change", "family", "must", "role", "pairs", "ranked_right", "low", "high")
-    rows = [
-        {
-            "change": name,
-            "family": change["family"],
-            "must": str(row["direction"]).replace("_", " "),
-            "role": role,
-            **row,
-        }
-        for name, change in values["changes"].items()
-        for role in change["components"]
-        for at, row in rows_of(values, role)
-        if at == name
-    ]
-    search = values.get("search") or {}
-    price = "Price: not searched for, since there are no answers to compare with."
-    if is_number(search.get("bought")):
+    search, price = values["search"], "not searched for, since there are no answers to compare with."
+    if search["bought"] is not None:
+        above = share_in_words(search, "above_median")
         price = (
-            f"Price: the best of {search['calls']} answers without truth stands at the {search['bought']:.0%} point of "
-            f"{values.get('compared_with', 'answers')} and above their median in {_share(search, 'above_median')} of "
-            f"{search['questions']} questions."
+            f"the best of {search['calls']} answers without truth stands at the {search['bought']:.0%} point of "
+            f"{values['compared_with']}, and above their median in {above} of {search['questions']} questions."
         )
-    return f"{markdown_table(rows, columns)}\n{price}"
+    return f"{markdown_table(rows_of(values), columns)}\nPrice: {price}"

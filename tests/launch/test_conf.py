@@ -50,11 +50,11 @@ EXPERIMENTS = {name: script for name in names_in("experiment") if (script := own
 PIPELINES = names_in("pipeline")
 GROUPS = {
     "policy": ("train_ppo", "train_sft", "train_conqrr"),
-    "prompt": ("train_ppo", "train_sft", "generate", "evaluate", "sample_outputs"),
+    "prompt": ("train_ppo", "train_sft", "generate", "evaluate", "sample_outputs", "stress_test"),
     "value": ("train_ppo",),
     "algorithm": ("train_ppo",),
     "environment": ("train_ppo",),
-    "reward": ("train_ppo", "evaluate", "generate"),
+    "reward": ("train_ppo", "evaluate", "generate", "stress_test"),
     "reward_model": ("train_reward_model",),
     "oracle": ("evaluate",),
     "scorer": ("measure_revisions",),

@@ -56,6 +56,10 @@ READS: dict[str, tuple[str, ...]] = {
         "reward.weights.relevance=0.1,0.2",
     ),
     "run_experiment": NOTHING,
+    "stress_test": (
+        *("reward=preference", "reward.components.preference.path={model}", "data={feedback}", OUT),
+        "checkpoint={model}",
+    ),
     "attack_judge": ("data={data}", OUT, "judge.remote.url=http://127.0.0.1:9/", "judge.model=x"),
     "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
     "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finegrained_rlhf.core.checks import is_number
-from finegrained_rlhf.metrics.stress import WEAK, rows_of
+from finegrained_rlhf.metrics.stress import WEAK, rows_of, share_in_words
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.elements.page import PageSection, details, page, table
 
@@ -48,25 +47,16 @@ def stress_page(values: Mapping[str, Any]) -> Html:
 
 def _changes(values: Mapping[str, Any]) -> Html:
     rows = [
-        [isolated(name), isolated(change["family"]), str(change["direction"]).replace("_", " "), isolated(role)]
-        + [number(row["pairs"]), _share(row["ranked_right"]), _interval(row)]
-        for name, change in values["changes"].items()
-        for role in change["components"]
-        for at, row in rows_of(values, role)
-        if at == name
+        [isolated(row["change"]), isolated(row["role"]), row["must"], _share(row), number(row["pairs"])]
+        + [isolated(row["family"])]
+        for row in rows_of(values)
     ]
-    return table(["change", "family", "must", "what", "pairs", "right", "interval"], rows, words=4)
+    return table(["change", "what", "must", "right", "pairs", "family"], rows, words=3)
 
 
-def _share(value: Any) -> Html | str:
-    if not is_number(value):
-        return "–"
-    return el("span", f"{value:.0%}", class_="weak" if value < WEAK else None)
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    low, high = row.get("low"), row.get("high")
-    return f"{low:.0%} to {high:.0%}" if low is not None and high is not None else "–"
+def _share(row: Mapping[str, Any]) -> Html:
+    words = share_in_words(row, "ranked_right")
+    return el("span", words, class_="weak" if row["ranked_right"] < WEAK else None)
 
 
 def _leakage(values: Mapping[str, Any]) -> Html:
@@ -85,7 +75,7 @@ def _price(values: Mapping[str, Any]) -> Html:
     about = (
         f"{search['calls']} edits for each of {search['questions']} questions, among {values['compared_with']}: the "
         f"best stands at the {search['bought']:.0%} point on average, and above the median in "
-        f"{search['above_median']:.0%} of the questions ({_interval(search)})."
+        f"{share_in_words(search, 'above_median')} of the questions."
     )
     cases = [
         details(

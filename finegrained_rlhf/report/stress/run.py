@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from finegrained_rlhf.rewards.stress.measure import (
     verdicts,
     worst_cases,
 )
-from finegrained_rlhf.rewards.stress.reading import StressItem, read_items, read_samples, with_samples
+from finegrained_rlhf.rewards.stress.reading import StressItem, read_items, read_samples
 from finegrained_rlhf.rewards.stress.search import price
 from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.processes import Processes
@@ -50,7 +51,8 @@ def stress_test(job: StressTest) -> dict[str, Any]:
         kept = random.Random(stable_hash(job.seed, "records")).sample(range(len(items)), job.records)
         items = [items[number] for number in sorted(kept)]
     samples = read_samples(job.samples, items) if job.samples else _sampled(job, items, processes)
-    items = with_samples(items, samples)
+    answers = [item.record.answers or tuple(samples.get(item.record.id, ())) for item in items]
+    items = [replace(i, record=replace(i.record, answers=of)) for i, of in zip(items, answers, strict=True)]
     composer = RewardComposer(job.reward)
     composer.setup(processes.device)
     composer.check_prompts([item.prompt for item in items])
@@ -137,8 +139,9 @@ def attack(
             records,
             lambda done: bar.update(1),
         )
+    table = change_table(judged, job.seed)
     return {
-        "changes": change_table(judged, job.seed),
+        "changes": {name: table[name] for name in dict.fromkeys([*(m.name for m in makers), *table]) if name in table},
         "leakage": leakage_table(changes, rated, spread),
         "search": found,
         "worst": worst_cases(judged, {record.id: record.question for record in records}, spread),

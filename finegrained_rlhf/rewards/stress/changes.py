@@ -84,8 +84,10 @@ class Change:
     base_source: Source
     expectations: tuple[Expectation, ...]
 
-    def fault(self) -> str | None:
-        """What is wrong with it, in words; None where nothing is."""
+    def fault(self, record: str) -> str | None:
+        """What is wrong with it as a change for a question, in words; None where nothing is."""
+        if self.record != record:
+            return f"made a change for record {self.record!r}"
         if self.changed == self.base:
             return "changed nothing"
         if not self.expectations:
@@ -101,15 +103,17 @@ class Change:
 
 @runtime_checkable
 class MakesChanges(Protocol):
-    """Makes one kind of change. A class of one's own is named by `_target_` in `stress_test.families`.
+    """Makes one kind of change. A class of one's own is named by `_target_` in `stress_test.families`."""
 
-    Attributes:
-        name: of the change, unique among all.
-        family: as in `Change`.
-    """
+    @property
+    def name(self) -> str:
+        """Of the change, unique among all."""
+        ...
 
-    name: str
-    family: str
+    @property
+    def family(self) -> str:
+        """As in `Change`."""
+        ...
 
     def __call__(
         self, record: StressRecord, answer: str, others: Sequence[StressRecord], random: random.Random
@@ -181,9 +185,11 @@ def _made(
         change = maker(record, answer, others, rng)
     except Exception as error:
         raise ConfigError(
-            f"stress_test.families: {maker.name} failed on record {record.id!r}: {type(error).__name__}: {error}"
+            f"the change {maker.name} failed on record {record.id!r}: {type(error).__name__}: {error}"
         ) from error
-    fault = None if change is None else "made no Change" if not isinstance(change, Change) else change.fault()
+    if change is None:
+        return None
+    fault = change.fault(record.id) if isinstance(change, Change) else "made no Change"
     if fault is not None:
-        raise ConfigError(f"stress_test.families: {maker.name} {fault} in record {record.id!r}")
+        raise ConfigError(f"the change {maker.name} {fault} in record {record.id!r}")
     return change

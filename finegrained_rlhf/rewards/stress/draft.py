@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -10,16 +11,18 @@ from finegrained_rlhf.text.facts import Fact, content_words, facts_of, plain, st
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Span, shared_segmenter
 
 _SAYS = 0.5
+_ENDS = ".!?…。！？\"'”’)]"
+_HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs, which no segmenter reads
 
 
 def sentences(text: str) -> list[Span]:
     """The sentences of a text, as labels and rewards cut it."""
-    return shared_segmenter(DEFAULT_SEGMENTER).sentences(text)
+    return shared_segmenter(DEFAULT_SEGMENTER).sentences(_HALVES.sub("?", text))
 
 
 def ended(text: str) -> str:
     """A text, with a full stop where it has no mark at its end, and a space for what follows."""
-    return f"{text} " if text[-1] in ".!?\"'”’)" else f"{text}. "
+    return f"{text} " if text[-1] in _ENDS else f"{text}. "
 
 
 @lru_cache(maxsize=4096)

@@ -84,8 +84,8 @@ class RatedTexts:
                 }
 
     def has(self, role: str) -> bool:
-        """Whether the reward has something to say of a role."""
-        return role == TOTAL or role in self.roles
+        """Whether the reward has something to say of a role, or has a component of that name."""
+        return role == TOTAL or role in self.roles or role in self.roles.values()
 
     def value(self, record: str, text: str, role: str, place: Span | None = None) -> Value:
         """The mean value of the segments at a place, or of all; the value of a whole response; the total.
@@ -94,7 +94,7 @@ class RatedTexts:
         """
         if role == TOTAL:
             return self._totals[record, text]
-        segments = self._segments[record, text][self.roles[role]]
+        segments = self._segments[record, text][self.roles.get(role, role)]
         if segments is None:
             return None
         spans, values, whole = segments
@@ -132,7 +132,7 @@ def spreads(rated: RatedTexts, answers: Mapping[str, Sequence[str]]) -> dict[str
         answers: to each question; where no question has two different ones, the spread is that over questions.
     """
     found = {}
-    for role in (*rated.roles, TOTAL):
+    for role in dict.fromkeys((*rated.roles, *rated.roles.values(), TOTAL)):
         groups = [
             [rated.value(record, text, role) for text in dict.fromkeys(texts)] for record, texts in answers.items()
         ]
@@ -181,7 +181,7 @@ def verdicts(changes: Iterable[Change], rated: RatedTexts, spread: Mapping[str, 
             if not rated.has(one.role):
                 if one.role in ROLES:
                     continue
-                known = ", ".join(dict.fromkeys((*ROLES, TOTAL, *rated.roles)))
+                known = ", ".join(dict.fromkeys((*ROLES, TOTAL, *rated.roles.values())))
                 raise ConfigError(f"{change.name} expects something of {one.role!r}; expected one of {known}")
             before = rated.value(change.record, change.base, one.role, one.before)
             after = rated.value(change.record, change.changed, one.role, one.after)

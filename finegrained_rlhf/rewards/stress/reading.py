@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
@@ -45,21 +44,26 @@ def read_items(path: str | Path) -> list[StressItem]:
     Raises:
         DataError: the file cannot be read, or no question of it has a gold answer.
     """
-    rows = read_json(path) if str(path).endswith(".json") and Path(path).is_file() else None
-    if isinstance(rows, list) and any(isinstance(row, Mapping) and "prediction 1" in row for row in rows):
+    if Path(path).is_file() and _is_feedback(path):
         items = [_of_feedback(record) for record in read_feedback(path, None) if record.gold is not None]
     else:
-        items = [_of_prompt(one) for one in read_prompt_file(path) if any(map(str.strip, _references(one)))]
+        items = [_item(one, ()) for one in read_prompt_file(path) if any(map(str.strip, _references(one)))]
     if not items:
         raise DataError("no question has a gold answer, expected `gold` or `answer`", file=path)
     return items
 
 
+def _is_feedback(path: str | Path) -> bool:
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        array = stream.read(64).lstrip().startswith("[")
+    rows = read_json(path) if array else ()
+    return any(isinstance(row, Mapping) and "prediction 1" in row for row in rows)
+
+
 def _of_feedback(record: FeedbackRecord) -> StressItem:
     known = {"question": record.question, "passages": record.passages, "references": (record.gold,)}
     answers = tuple(text for i, text in enumerate(record.predictions) if i not in record.marked)
-    text = task_text(record.question, record.passages)
-    return _item(PromptInput(record.id, text, known), record.gold or "", answers)
+    return _item(PromptInput(record.id, task_text(record.question, record.passages), known), answers)
 
 
 def _references(one: PromptInput) -> Sequence[str]:
@@ -67,12 +71,8 @@ def _references(one: PromptInput) -> Sequence[str]:
     return references
 
 
-def _of_prompt(one: PromptInput) -> StressItem:
-    return _item(one, next(text for text in _references(one) if text.strip()))
-
-
-def _item(one: PromptInput, gold: str, answers: tuple[str, ...] = ()) -> StressItem:
-    known: Mapping[str, Any] = one.metadata
+def _item(one: PromptInput, answers: tuple[str, ...]) -> StressItem:
+    known, gold = one.metadata, next(text for text in _references(one) if text.strip())
     passages = tuple((passage.title, *_sentences(passage)) for passage in known.get("passages", ()))
     return StressItem(StressRecord(one.id, known.get("question") or one.text, passages, gold, answers), one)
 
@@ -100,13 +100,3 @@ def read_samples(path: str | Path, items: Sequence[StressItem]) -> dict[str, tup
     if not samples:
         raise DataError("has no answer to any question of the data", file=path)
     return samples
-
-
-def with_samples(items: Sequence[StressItem], samples: Mapping[str, Sequence[str]]) -> list[StressItem]:
-    """The items, whose unmarked answers are sampled ones where the file had none."""
-    return [
-        replace(
-            item, record=replace(item.record, answers=item.record.answers or tuple(samples.get(item.record.id, ())))
-        )
-        for item in items
-    ]

@@ -53,8 +53,8 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
         checkpoint_every: training steps between checkpoints; None writes one after every step.
         samples_every: training steps between files of sampled responses with their segment rewards.
         monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
-        allow_weak_rewards: train although the stress test of a reward model (`stress.json` beside it) speaks against it;
-            the doctor refuses such a run otherwise, and the run itself warns.
+        allow_weak_rewards: train although the stress test of a reward model (`stress.json` beside it) speaks against
+            it; the doctor refuses such a run otherwise, and the run itself warns.
         dry_run: say what memory the run needs instead of training it (`finegrained train-ppo`; in Python call
             `preflight`).
         dry_run_on: the GPUs that a dry run is for, `8x80` for eight of 80 GB; None: those of this machine.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,9 +78,7 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     composer.setup(processes.device)
     composer.check_prompts([*data.train, *data.validation])
     if processes.is_main and not job.allow_weak_rewards:
-        for name, weak in weak_rewards(read_reports(job.reward.components)).items():
-            for one in weak:
-                logger.warning("%s: by its stress.json %s (allow_weak_rewards=true says this no more)", name, one.words)
+        warn_of_weak_rewards(job.reward.components)
     parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)
     samples = KeptSamples(every=job.samples_every)
     return PPOTrainer(
@@ -92,6 +90,18 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
         algorithm=job.algorithm,
         validation=Greedy() if job.validation_decoding == "greedy" else decoding,
     )
+
+
+def warn_of_weak_rewards(components: Mapping[str, Any]) -> None:
+    """Say once what the stress tests beside the reward models hold against them.
+
+    Raises:
+        DataError: a `stress.json` is none.
+    """
+    for name, weak in weak_rewards(read_reports(components)).items():
+        if weak:
+            rows = "; ".join(one.words for one in weak)
+            logger.warning("%s: by its stress.json %s (allow_weak_rewards=true: not said)", name, rows)
 
 
 def read_ppo_data(job: TrainPPO, policy: Policy) -> PPOData:
