@@ -1,13 +1,15 @@
 """Many reward models of one world, fault by size by noise, and what each component says of the texts it is shown.
 
 A reward has three components. A fault spoils the labels of one of them, so that the other two are those of the reward
-without a fault of the same size and noise: they are trained once. The last
-step's model is kept, whatever it is worth. A component that is scored is not trained again.
+without a fault of the same size and noise: they are trained once. The last step's
+model is kept, whatever it is worth. A component that is scored is not trained again.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +18,10 @@ from typing import Any
 
 from finegrained_lab.experiments.predict.faults import COMPONENT, AnnotateWithFault, Fault
 from finegrained_lab.experiments.predict.texts import Shown, read_shown
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed
-from finegrained_rlhf.launch.build import build
-from finegrained_rlhf.launch.steps import Step, run_job
-from finegrained_rlhf.runtime.process_config import OneProcess
 
 KINDS = ("relevance", "factuality", "completeness")
 
@@ -39,6 +39,16 @@ class Component:
     def name(self) -> str:
         """Unique in a grid."""
         return f"{self.kind}_{self.size}_{self.noise:g}_{self.fault}"
+
+
+def run_command(name: str, arguments: Sequence[str]) -> None:
+    """Run a command of the library in a process of its own.
+
+    Raises:
+        ConfigError: it failed; it has said why.
+    """
+    if subprocess.run([sys.executable, "-m", "finegrained_rlhf", name, *arguments], check=False).returncode:
+        raise ConfigError(f"finegrained {name} failed with {' '.join(arguments)}")
 
 
 def components_of(size: str, noise: float, fault: Fault) -> dict[str, Component]:
@@ -85,11 +95,10 @@ class RewardModelGrid(Settings):
     def run(self) -> None:
         """Train and score whatever is not there, one component after the other."""
         shown = self.shown
-        jobs: dict[str, dict[str, Any]] = {}
         for component in self.components():
             path = Path(self.output_dir) / "scores" / f"{component.name}.json"
             if not path.is_file():
-                self._train(component, jobs)
+                self._train(component)
                 write_json(path, self._scored(component, shown))
                 print(f"scored {component.name}", flush=True)
 
@@ -122,26 +131,20 @@ class RewardModelGrid(Settings):
             AnnotateWithFault(source, str(path), fault, noise, self.seed).run()
         return str(path)
 
-    def _train(self, component: Component, jobs: dict[str, dict[str, Any]]) -> None:
+    def _train(self, component: Component) -> None:
         directory = self.directory(component)
         values = {
             "data": self._feedback(component.fault, component.noise, self.outputs, "train"),
             "model": self.models[component.size],
-            "output_dir": str(directory),
-            "held_out": 0.0,
+            "output_dir": directory,
+            "held_out": 0,
+            "seed": self.seed,
         }
+        own = [*self.train["all"], *self.train[component.kind], *(f"{key}={value}" for key, value in values.items())]
         blind = ["reward_model.passage_tokens=0"] if component.fault == "blind" else []
-        self._run(component.kind, [*self.train["all"], *self.train[component.kind], *blind], values, jobs)
+        chosen = ["experiment=factworld/reward_model", f"reward_model={component.kind}"]
+        run_command("train-reward-model", [*chosen, *own, *blind])
         shutil.rmtree(directory / "checkpoints", ignore_errors=True)
-
-    def _run(
-        self, kind: str, arguments: Sequence[str], values: Mapping[str, Any], jobs: dict[str, dict[str, Any]]
-    ) -> None:
-        """Train; what a command line composes is composed once for all components alike."""
-        line = ("experiment=factworld/reward_model", f"reward_model={kind}", *arguments)
-        if str(line) not in jobs:
-            jobs[str(line)] = Step("train", {"script": "train_reward_model", "args": line}).job
-        run_job(build({**jobs[str(line)], **values, "seed": self.seed}), OneProcess())
 
     def _scored(self, component: Component, shown: Shown) -> dict[str, Any]:
         """Accuracy on dev labels of the same annotators, and by question and text the segments with their values."""

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_lab.experiments.predict.faults import Fault
-from finegrained_lab.experiments.predict.grid import RewardModelGrid, components_of
+from finegrained_lab.experiments.predict.grid import RewardModelGrid, components_of, run_command
 from finegrained_lab.experiments.predict.rewards import Reward
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.markers import OutputDirectory
-from finegrained_rlhf.launch.steps import Step, run_step
-from finegrained_rlhf.runtime.process_config import OneProcess
 
 
 def reward_name(size: str, noise: float, fault: str) -> str:
@@ -76,6 +74,5 @@ class TrainInUnits(Settings):
             for kind, component in components_of(size, noise, fault).items():  # type: ignore[arg-type]
                 arguments.append(f"reward.components.{kind}.path={self.grid.directory(component)}")
                 arguments.append(f"reward.weights.{kind}={self.weights[kind] / reward.spread:.6g}")
-            step = Step("policy", {"script": "train_ppo", "args": arguments})
-            run_step(step, f"[{reward.name}]", OneProcess())
+            run_command("train-ppo", arguments)
             shutil.rmtree(directory / "checkpoints", ignore_errors=True)
