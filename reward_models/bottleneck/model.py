@@ -198,6 +198,7 @@ class Bottleneck:
             directory / HEADS,
         )
         write_json(directory / RECORD, asdict(self.record))
+        write_json(directory / "config.json", {"model_type": "bottleneck"})
 
 
 def bottleneck_directory(path: str | Path) -> Path | None:
