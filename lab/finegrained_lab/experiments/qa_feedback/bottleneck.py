@@ -291,10 +291,8 @@ class BottleneckTable(Results):
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
         parts = [self.opening(result, "Rewards with a bottleneck", self.about)]
-        having = {row["row"] for row in result["rows"]}
-        listed = [
-            f"- `{name}`: {words}{'' if name in having else ' Not run.'}" for name, words in result["names"].items()
-        ]
+        having = {row["row"]: f"Folds: {row['folds']}." for row in result["rows"]}
+        listed = [f"- `{name}`: {words} {having.get(name, 'Not run.')}" for name, words in result["names"].items()]
         parts += ["\n".join(listed), f"## What people said\n\n{_people_table(result)}"]
         parts += [f"## Changes of unseen families\n\n{_changes_table(result['rows'])}"]
         parts += [f"## Trivial answers\n\n{_trivial_table(result['rows'])}"]
@@ -342,6 +340,7 @@ def _row(
     bought = [(one["record"], one["total"] > one["median"]) for fold in prices for one in fold["examples"]]
     return {
         "row": name,
+        "folds": len(folds),
         "people": people,
         "changes": changes,
         "trivial": _trivial_of(asked, seed),
