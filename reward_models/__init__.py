@@ -6,7 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "BottleneckConfig": "bottleneck.config",
-        "BottleneckScorer": "bottleneck.scorer",
+        "BottleneckScorer": "bottleneck_scorer",
         "CompletenessConfig": "labels.pairs",
         "DisagreeSelection": "selection.strategies",
         "DiverseSelection": "selection.strategies",

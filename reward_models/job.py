@@ -72,21 +72,25 @@ class TrainRewardModel(SupervisedRun):
         """Run the loop and measure the exported model; or fit a bottleneck."""
         if isinstance(self.reward_model, RewardModelConfig):
             return super().train(built, processes, run)
-        from reward_models.bottleneck.training import train_bottleneck
+        from reward_models.train_bottleneck import train_bottleneck
 
         return train_bottleneck(self, built, processes, run)
 
     @property
+    def network(self) -> RewardModelConfig:
+        """The hyper-parameters of a network that is trained in steps; a bottleneck is none."""
+        assert isinstance(self.reward_model, RewardModelConfig)
+        return self.reward_model
+
+    @property
     def kind(self) -> Kind:
         """The kind of reward model. Raises ConfigError where the taxonomy has none of the name."""
-        assert isinstance(self.reward_model, RewardModelConfig)
-        return kind_named(self.reward_model.kind, kinds_of(self.taxonomy))
+        return kind_named(self.network.kind, kinds_of(self.taxonomy))
 
     @property
     def sizes(self) -> BatchConfig:
         """How many records with labels, or pairs, are taken at a time."""
-        assert isinstance(self.reward_model, RewardModelConfig)
-        return self.reward_model.batches
+        return self.network.batches
 
     def loop(self, built: Any) -> LoopConfig:
         """The settings of the training loop; an epoch has as many steps as the batches of these examples."""

@@ -82,7 +82,7 @@ class RewardModelTrainer(AdditiveTrainer[RewardExample], SupervisedModelTrainer[
         validation: Sequence[RewardExample],
         processes: Processes,
     ) -> None:
-        config, kind = job.reward_model, model.record.definition
+        config, kind = job.network, model.record.definition
         self.plan = BatchPlan(train, config.batches.batch_size, job.seed)
         self.steps: int = job.total_steps or config.steps or self.plan.steps(config.epochs or 1)
         self.weights = LabelWeights.balanced(train) if config.label_weights == "balanced" else LabelWeights()
@@ -97,7 +97,7 @@ class RewardModelTrainer(AdditiveTrainer[RewardExample], SupervisedModelTrainer[
 
     def new_optimizer(self) -> Optimizer:
         """Of the layers that are trained, at their rates."""
-        config = self.job.reward_model
+        config = self.job.network
         named = self.model.named_parameters()
         return config.optimizer.build(named, self.steps, self.processes, self._rates.__getitem__)
 
@@ -230,12 +230,12 @@ def assemble_reward_model(job: TrainRewardModel, processes: Processes) -> Reward
     train_records, validation_records = read_records(job)
     model = _new_model(job)
     encoder, bias = model.input_encoder(), None
-    if job.reward_model.counts == "debias":
+    if job.network.counts == "debias":
         encoder.counts, bias = job.kind, CountLayer(job.kind, model.model.config.num_labels)
     train = _dealt(job, _examples(job, train_records, encoder, job.data))
     validation = _examples(job, validation_records, encoder, job.validation_data or job.data, needed=False)
     if (layer := model.counts or bias) is not None:
-        set_counts(layer, model, train, job.reward_model.label_weights == "balanced")
+        set_counts(layer, model, train, job.network.label_weights == "balanced")
     trainer = RewardModelTrainer(job, model, train, _dealt(job, validation), processes)
     trainer.records, trainer.trusted = train_records, (validation_records, validation)
     trainer.bias = None if bias is None else bias.to(processes.device)
@@ -260,7 +260,7 @@ def read_records(job: TrainRewardModel) -> tuple[list[FeedbackRecord], list[Feed
 
 
 def _new_model(job: TrainRewardModel) -> RewardModel:
-    config = job.reward_model
+    config = job.network
     record = RewardModelRecord.of(
         job.kind,
         global_attention=config.global_attention,
@@ -286,26 +286,26 @@ def _examples(
     except DataError as error:
         raise error.at(file=file) from None
     if needed and not examples:
-        kind = job.reward_model.kind
+        kind = job.network.kind
         raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
     labels = {label for example in examples for label in example.labels if label is not None}
     if needed and len(labels) == 1 and not any(example.pairs for example in examples):
         only = "an error" if labels == {1} else "no error"
         raise DataError(
-            f"every {job.reward_model.kind} label of the {len(records)} records is {only!r}: with one class "
+            f"every {job.network.kind} label of the {len(records)} records is {only!r}: with one class "
             "there is nothing to learn",
             file=file,
         )
-    return weighted(examples, job.reward_model.annotator_weights == "agreement")
+    return weighted(examples, job.network.annotator_weights == "agreement")
 
 
 def _dealt(job: TrainRewardModel, examples: list[RewardExample]) -> list[RewardExample]:
     """The examples to train and select with: of a control, with labels in random order."""
-    return shuffled(examples, job.seed) if job.reward_model.shuffle_labels else examples
+    return shuffled(examples, job.seed) if job.network.shuffle_labels else examples
 
 
 def _label_settings(job: TrainRewardModel) -> LabelSettings:
     kind = job.kind
     if isinstance(kind, SegmentKind):
-        kind = kind.with_min_words(job.reward_model.min_span_words)
-    return LabelSettings(kind, job.completeness.matching, job.reward_model.inputs.prefixes)
+        kind = kind.with_min_words(job.network.min_span_words)
+    return LabelSettings(kind, job.completeness.matching, job.network.inputs.prefixes)

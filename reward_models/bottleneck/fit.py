@@ -11,7 +11,7 @@ import numpy as np
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labels import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.rewards.stress.changes import TOTAL, Change, StressRecord, run_changes
+from finegrained_rlhf.rewards.stress.changes import TOTAL, Change, MakesChanges, StressRecord, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.text.segmentation import Span
 from reward_models.bottleneck.config import BottleneckConfig
@@ -196,7 +196,7 @@ def planted_changes(records: Sequence[FeedbackRecord], config: BottleneckConfig,
         for one in records
         if one.gold is not None
     ]
-    makers = [maker for maker in BUILT_IN if maker.family in config.planted]
+    makers: list[MakesChanges] = [maker for maker in BUILT_IN if maker.family in config.planted]
     return run_changes(questions, makers, seed, config.changes) if makers else []
 
 

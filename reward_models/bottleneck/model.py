@@ -20,6 +20,7 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.encoders.model import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.text.segmentation import SpacySegmenter, Span, shared_segmenter
+from finegrained_rlhf.text.templates import PassageText
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source
 from reward_models.kinds import KINDS
 
@@ -134,9 +135,14 @@ class Bottleneck:
         self._need = lru_cache(maxsize=remembered)(self._new_need)
         self._rows = lru_cache(maxsize=remembered)(self._new_rows)
 
-    def source(self, question: str, passages: Sequence[Passage]) -> Source:
+    def source(self, question: str, passages: Sequence[PassageText]) -> Source:
         """A question with its passages as the heads read it."""
-        return self._source(question, tuple((passage.title, tuple(passage.sentences)) for passage in passages))
+        return self._source(question, tuple((one.title, tuple(self._sentences(one))) for one in passages))
+
+    def _sentences(self, passage: PassageText) -> Sequence[str]:
+        if isinstance(passage, Passage) and len(passage.sentences) > 1:
+            return passage.sentences
+        return [passage.text[start:end] for start, end in self.segmenter.sentences(passage.text)]
 
     def _new_source(self, question: str, passages: Sequence[tuple[str, Sequence[str]]]) -> Source:
         return Source(question, passages, self.encoder)
@@ -198,6 +204,7 @@ class Bottleneck:
             directory / HEADS,
         )
         write_json(directory / RECORD, asdict(self.record))
+        write_json(directory / "config.json", {"model_type": "bottleneck"})
 
 
 def bottleneck_directory(path: str | Path) -> Path | None:

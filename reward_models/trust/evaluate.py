@@ -15,12 +15,12 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.tables import cell, markdown_table
 from reward_models.bottleneck.model import COMPONENTS, bottleneck_directory, load_bottleneck
-from reward_models.bottleneck.training import judge
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.models import RewardModel, load_reward_model
 from reward_models.kinds import Kind, SegmentKind, kind_named, kinds_of
 from reward_models.labels.pairs import CompletenessConfig
 from reward_models.record import RewardModelRecord
+from reward_models.trust.bottleneck import judge
 from reward_models.trust.items import JudgedRecord, judged_records, write_judged_records
 from reward_models.trust.job import EvaluateRewardModel
 from reward_models.trust.judging import judge_examples

@@ -22,7 +22,7 @@ from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
 from reward_models.bottleneck.fit import fit_signed
 from reward_models.bottleneck.model import RECORD, load_bottleneck
-from reward_models.bottleneck.scorer import BottleneckScorer
+from reward_models.bottleneck_scorer import BottleneckScorer
 from reward_models.job import TrainRewardModel
 from reward_models.training.logistic import CountedItems
 from reward_models.trust.job import EvaluateRewardModel

@@ -27,7 +27,7 @@ from finegrained_rlhf.core.markers import InputFile, Seed
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
-from finegrained_rlhf.rewards.stress.changes import Change, run_changes
+from finegrained_rlhf.rewards.stress.changes import Change, MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.rewards.stress.measure import RatedTexts, Verdict, share_of, verdicts
 from finegrained_rlhf.rewards.stress.reading import StressItem, read_items
@@ -37,10 +37,10 @@ from finegrained_rlhf.text.tables import markdown_table
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.fit import FitSettings, fit_components, fit_need
 from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
-from reward_models.bottleneck.scorer import BottleneckScorer
-from reward_models.bottleneck.training import judge
+from reward_models.bottleneck_scorer import BottleneckScorer
 from reward_models.data.examples import LabelSettings
 from reward_models.kinds import KINDS
+from reward_models.trust.bottleneck import judge
 from reward_models.trust.items import JudgedRecord, judged_records
 
 FAMILIES = ("copy", "swap", "insert", "delete", "mismatch", "degenerate")
@@ -122,7 +122,8 @@ class RunBottleneckFolds(Settings):
         records = read_feedback(self.feedback)
         items = {item.record.id: item for item in read_items(self.feedback)}
         folds = split_by_question(records, self.split, 0.125, self.seed)
-        changes = run_changes([item.record for item in items.values()], BUILT_IN, self.seed)
+        makers: list[MakesChanges] = list(BUILT_IN)
+        changes = run_changes([item.record for item in items.values()], makers, self.seed)
         for name, row in self.rows.items():
             todo = [k for k in row.folds if not self.place(name, k).is_file()]
             if not todo:
@@ -290,10 +291,8 @@ class BottleneckTable(Results):
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
         parts = [self.opening(result, "Rewards with a bottleneck", self.about)]
-        having = {row["row"] for row in result["rows"]}
-        listed = [
-            f"- `{name}`: {words}{'' if name in having else ' Not run.'}" for name, words in result["names"].items()
-        ]
+        having = {row["row"]: f"Folds: {row['folds']}." for row in result["rows"]}
+        listed = [f"- `{name}`: {words} {having.get(name, 'Not run.')}" for name, words in result["names"].items()]
         parts += ["\n".join(listed), f"## What people said\n\n{_people_table(result)}"]
         parts += [f"## Changes of unseen families\n\n{_changes_table(result['rows'])}"]
         parts += [f"## Trivial answers\n\n{_trivial_table(result['rows'])}"]
@@ -325,11 +324,7 @@ def _row(
 ) -> dict[str, Any]:
     people = {}
     for kind in COMPONENTS:
-        records = [
-            JudgedRecord(**{key: tuple(v) if isinstance(v, list) else v for key, v in one.items()})
-            for fold in folds
-            for one in fold["judged"][kind]
-        ]
+        records = [_judged_record(one) for fold in folds for one in fold["judged"][kind]]
         gap = difference(records, counts[kind], KINDS[kind].form, GOALS[kind][0])
         people[kind] = {**_shown(records, kind), "less_counts": asdict(gap)}
     flags: dict[tuple[str, ...], list[tuple[str, bool]]] = defaultdict(list)
@@ -345,6 +340,7 @@ def _row(
     bought = [(one["record"], one["total"] > one["median"]) for fold in prices for one in fold["examples"]]
     return {
         "row": name,
+        "folds": len(folds),
         "people": people,
         "changes": changes,
         "trivial": _trivial_of(asked, seed),
@@ -354,6 +350,11 @@ def _row(
             "below_median": share_of([(id, not above) for id, above in bought], seed),
         },
     }
+
+
+def _judged_record(row: Mapping[str, Any]) -> JudgedRecord:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    return JudgedRecord(**values)
 
 
 def _trivial_of(asked: Mapping[str, Any], seed: int) -> dict[str, Any]:

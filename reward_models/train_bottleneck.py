@@ -14,38 +14,14 @@ from finegrained_rlhf.runtime.loop.types import LoopResult
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.fit import FitSettings, fit_bottleneck
 from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
-from reward_models.data.examples import LabelSettings, RewardExample
-from reward_models.kinds import PairKind, kinds_of
-from reward_models.trust.judging import Judgements, SegmentVerdicts
-from reward_models.trust.measure import MarkedText, marked_texts, trust_of
+from reward_models.data.examples import LabelSettings
+from reward_models.kinds import kinds_of
+from reward_models.trust.bottleneck import judge
+from reward_models.trust.measure import trust_of
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
     from reward_models.job import TrainRewardModel
-
-Judged = tuple[list[RewardExample], list[MarkedText] | None, Judgements]
-
-
-def judge(model: Bottleneck, records: Sequence[FeedbackRecord], settings: LabelSettings) -> Judged:
-    """What a bottleneck says of one kind's labels, as `trust_of` takes it; examples have no inputs."""
-    kind, texts = settings.kind, marked_texts(records, settings, model.segmenter)
-    sources = [model.source(record.question, record.passages) for record in records]
-    examples: list[RewardExample] = []
-    if isinstance(kind, PairKind):
-        scores = []
-        for record, source in zip(records, sources, strict=True):
-            if pairs := kind.pairs([record], model.segmenter, settings.matching).pairs:
-                examples.append(RewardExample((), (), tuple((p.better, p.worse) for p in pairs), record.id))
-                scores.append([model.score(kind.name, source, text) for text in record.predictions])
-        return examples, None, Judgements(scores=scores)
-    verdicts = []
-    for record, source in zip(records, sources, strict=True):
-        for text in marked_texts([record], settings, model.segmenter) or ():
-            segments = [text.text[start:end] for start, end in text.segments.spans]
-            wrong = model.errors(kind.name, source, segments)
-            verdicts.append(SegmentVerdicts(tuple(wrong.tolist()), tuple((wrong > 0.5).tolist())))
-            examples.append(RewardExample((), text.segments.labels, record=record.id))
-    return examples, texts, Judgements(verdicts=verdicts)
 
 
 def train_bottleneck(

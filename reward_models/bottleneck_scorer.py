@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.text.segmentation import look_ahead_of
+from finegrained_rlhf.text.segmentation import Span, look_ahead_of
 from reward_models.bottleneck.model import (
     COMPLETE,
     COMPONENTS,
@@ -67,8 +67,9 @@ class BottleneckScorer:
         """
         self._model = self._given or load_bottleneck(str(self.path), device)
         if not self._whole:
-            density = "sentence" if self.component == TRUE else "sub_sentence"
-            self.look_ahead = look_ahead_of(self._model.segmenter, density)
+            self.look_ahead = look_ahead_of(
+                self._model.segmenter, "sentence" if self.component == TRUE else "sub_sentence"
+            )
 
     @property
     def model(self) -> Bottleneck:
@@ -93,7 +94,9 @@ class BottleneckScorer:
         Raises:
             DataError: a prompt lacks its question or passages.
         """
-        model, spans, values = self.model, [], []
+        model = self.model
+        spans: list[tuple[Span, ...]] = []
+        values: list[tuple[float, ...]] = []
         for prompt, response in zip(prompts, responses, strict=True):
             source = model.source(question_of(prompt), passages_of(prompt))
             if self._whole:
