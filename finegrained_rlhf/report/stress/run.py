@@ -17,7 +17,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inference.config import sampling
 from finegrained_rlhf.inference.generate import open_generator, sample_records
 from finegrained_rlhf.inference.inputs import prompts_for
-from finegrained_rlhf.metrics.stress import STRESS, stress_table
+from finegrained_rlhf.metrics.stress import STRESS, stress_table, weights_digest
 from finegrained_rlhf.report.stress.job import StressTest
 from finegrained_rlhf.report.stress.page import stress_page
 from finegrained_rlhf.rewards.composition import RewardComposer
@@ -150,6 +150,7 @@ def attack(
         "version": VERSION,
         "questions": len(records),
         "compared_with": compared,
+        "models": {name: weights_digest(path) for name, path in model_directories(job.reward).items()},
         "roles": {component: role for role, component in rated.roles.items()},
         "spread": spread,
     }
