@@ -44,7 +44,10 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     processes = Processes(job.processes)
     if processes.count > 1:
         raise ConfigError("finegrained stress-test runs in one process")
-    places = report_places(job)
+    models = model_directories(job.reward)
+    places = list(dict.fromkeys([Path(job.output)] if job.output else [path / STRESS for path in models.values()]))
+    if not places:
+        raise ConfigError("output: no component has a model's directory, so name a JSON file for the report")
     roles = roles_of(job.reward.components, job.stress_test.roles)
     items = read_items(job.data)
     if job.records is not None and job.records < len(items):
@@ -68,20 +71,6 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     else:
         print(f"{stress_table(values)}\nreport: {', '.join(map(str, places))}, each with its page (.html)")
     return values
-
-
-def report_places(job: StressTest) -> list[Path]:
-    """The files that a report goes to: `output`, or `stress.json` beside each model of the reward.
-
-    Raises:
-        ConfigError: no output is named, and no component has a model's directory.
-    """
-    if job.output is not None:
-        return [Path(job.output)]
-    places = [path / STRESS for path in model_directories(job.reward).values()]
-    if not places:
-        raise ConfigError("output: no component has a model's directory, so name a JSON file for the report")
-    return list(dict.fromkeys(places))
 
 
 def model_directories(reward: RewardConfig) -> dict[str, Path]:
@@ -128,17 +117,9 @@ def attack(
             bar.update(len(texts[start : start + 1024]))
     spread = spreads(rated, answers)
     judged = verdicts(changes, rated, spread)
-    rounds = 5 if config.edits else 0
-    with ProgressBar("searching", rounds, "rounds", job.format == "table") as bar:
-        found = price(
-            records[: config.searched] if rounds else [],
-            rated,
-            answers if several else {},
-            config.edits,
-            job.seed,
-            records,
-            lambda done: bar.update(1),
-        )
+    asked, among = records[: config.searched] if config.edits else [], answers if several else {}
+    with ProgressBar("searching", len(asked), "questions", job.format == "table") as bar:
+        found = price(asked, rated, among, config.edits, job.seed, records, bar.update)
     table = change_table(judged, job.seed)
     return {
         "changes": {name: table[name] for name in dict.fromkeys([*(m.name for m in makers), *table]) if name in table},
