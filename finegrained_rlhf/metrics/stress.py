@@ -109,14 +109,19 @@ def weaknesses(values: Mapping[str, Any], role: str) -> list[Weakness]:
     return found
 
 
+def model_paths(components: Mapping[str, Any]) -> dict[str, str]:
+    """The `path` of each component that has one: a directory, or a name on the Hub."""
+    paths = {name: getattr(scorer, "path", None) for name, scorer in components.items()}
+    return {name: str(path) for name, path in paths.items() if isinstance(path, str | Path)}
+
+
 def read_reports(components: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
     """The report beside the model of each component that has a `path`; None where there is none.
 
     Raises:
         DataError: as `read_stress`.
     """
-    paths = {name: getattr(scorer, "path", None) for name, scorer in components.items()}
-    return {name: read_stress(path) for name, path in paths.items() if isinstance(path, str)}
+    return {name: read_stress(path) for name, path in model_paths(components).items()}
 
 
 def weak_rewards(reports: Mapping[str, Mapping[str, Any] | None]) -> dict[str, list[Weakness]]:

@@ -17,11 +17,10 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inference.config import sampling
 from finegrained_rlhf.inference.generate import open_generator, sample_records
 from finegrained_rlhf.inference.inputs import prompts_for
-from finegrained_rlhf.metrics.stress import STRESS, stress_table, weights_digest
+from finegrained_rlhf.metrics.stress import STRESS, model_paths, stress_table, weights_digest
 from finegrained_rlhf.report.stress.job import StressTest
 from finegrained_rlhf.report.stress.page import stress_page
 from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rewards.stress.changes import MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN, VERSION
 from finegrained_rlhf.rewards.stress.measure import (
@@ -44,8 +43,9 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     processes = Processes(job.processes)
     if processes.count > 1:
         raise ConfigError("finegrained stress-test runs in one process")
-    models = model_directories(job.reward)
-    places = list(dict.fromkeys([Path(job.output)] if job.output else [path / STRESS for path in models.values()]))
+    models = {name: path for name, path in model_paths(job.reward.components).items() if Path(path).is_dir()}
+    named = [job.output] if job.output else [Path(path) / STRESS for path in models.values()]
+    places = [Path(place) for place in dict.fromkeys(named)]
     if not places:
         raise ConfigError("output: no component has a model's directory, so name a JSON file for the report")
     roles = roles_of(job.reward.components, job.stress_test.roles)
@@ -56,12 +56,14 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     samples = read_samples(job.samples, items) if job.samples else _sampled(job, items, processes)
     answers = [item.record.answers or tuple(samples.get(item.record.id, ())) for item in items]
     items = [replace(i, record=replace(i.record, answers=of)) for i, of in zip(items, answers, strict=True)]
+    digests = {name: weights_digest(path) for name, path in models.items()}
     composer = RewardComposer(job.reward)
     composer.setup(processes.device)
     composer.check_prompts([item.prompt for item in items])
     rated = RatedTexts(composer, {item.record.id: item.prompt for item in items}, roles)
     with torch.no_grad(), processes.autocast():
         values = attack(job, items, samples, rated)
+    values["models"] = digests
     page = stress_page(values)
     for place in places:
         write_json(place, values)
@@ -71,12 +73,6 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     else:
         print(f"{stress_table(values)}\nreport: {', '.join(map(str, places))}, each with its page (.html)")
     return values
-
-
-def model_directories(reward: RewardConfig) -> dict[str, Path]:
-    """The directory of each component's model, where it has one here."""
-    paths = {name: getattr(scorer, "path", None) for name, scorer in reward.components.items()}
-    return {name: Path(path) for name, path in paths.items() if isinstance(path, str | Path) and Path(path).is_dir()}
 
 
 def _sampled(job: StressTest, items: Sequence[StressItem], processes: Processes) -> dict[str, tuple[str, ...]]:
@@ -93,7 +89,7 @@ def _sampled(job: StressTest, items: Sequence[StressItem], processes: Processes)
 def attack(
     job: StressTest, items: Sequence[StressItem], samples: Mapping[str, Sequence[str]], rated: RatedTexts
 ) -> dict[str, Any]:
-    """The report of a stress test, as `stress.json` has it.
+    """The report of a stress test, as `stress.json` has it; what models were attacked is not in it.
 
     Args:
         job: what is changed, and how often.
@@ -131,7 +127,6 @@ def attack(
         "version": VERSION,
         "questions": len(records),
         "compared_with": compared,
-        "models": {name: weights_digest(path) for name, path in model_directories(job.reward).items()},
         "roles": {component: role for role, component in rated.roles.items()},
         "spread": spread,
     }

@@ -160,10 +160,6 @@ def delete_fact(draft: Draft, others: Others, rng: random.Random) -> Edit | None
     return changed, (Expectation("completeness", "fall"),)
 
 
-def _says_something(draft: Draft) -> bool:
-    return any(draft.only_here(i) for i in draft.needed)
-
-
 def other_answer(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """The gold answer to the question that has least to do with this one."""
     mine = draft.asked | draft.wanted
@@ -172,7 +168,7 @@ def other_answer(draft: Draft, others: Others, rng: random.Random) -> Edit | Non
         words = content_words(other.gold)
         if words and plain(other.gold) != plain(draft.record.gold):
             shared.append((sum(word in mine for word in words) / len(words), number))
-    if not shared or min(shared)[0] > 0.4 or not _says_something(draft):
+    if not shared or min(shared)[0] > 0.4 or not draft.says_something:
         return None
     changed = others[min(shared)[1]].gold
     return changed, (Expectation("relevance", "fall"), Expectation("completeness", "fall"))
@@ -182,7 +178,7 @@ def degenerate(
     text: Callable[[Draft, Others, random.Random], str], draft: Draft, others: Others, rng: random.Random
 ) -> Edit | None:
     """What is no answer: completeness falls, and the total of a gold answer does."""
-    if not _says_something(draft):
+    if not draft.says_something:
         return None
     total = (Expectation(TOTAL, "fall"),) if draft.is_gold else ()
     return text(draft, others, rng), (Expectation("completeness", "fall"), *total)
@@ -201,11 +197,6 @@ def pad(
     changed, after = draft.with_end(padding)
     before = draft.spans[rng.choice(draft.needed)]
     return changed, (Expectation("relevance", "not_rise", before, after), Expectation(TOTAL, "not_rise"))
-
-
-def filler(draft: Draft, others: Others, rng: random.Random) -> str | None:
-    """A sentence that says nothing of any question."""
-    return rng.choice(FILLERS)
 
 
 def name_list(draft: Draft, others: Others, rng: random.Random) -> str | None:
@@ -255,7 +246,7 @@ def empty_windows(draft: Draft) -> list[str]:
 def copied_window(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """A window of the passages that lacks what the gold answer says, in place of the answer."""
     windows = empty_windows(draft)
-    if not windows or not _says_something(draft):
+    if not windows or not draft.says_something:
         return None
     total = (Expectation(TOTAL, "not_rise"),) if draft.is_gold else ()
     return rng.choice(windows), (Expectation("relevance", "not_rise"), *total)
@@ -324,7 +315,7 @@ BUILT_IN: tuple[BuiltIn, ...] = (
     BuiltIn("empty", "degenerate", partial(degenerate, lambda draft, others, rng: "")),
     BuiltIn("one_word", "degenerate", partial(degenerate, lambda draft, others, rng: rng.choice(_WORDS))),
     BuiltIn("restated_question", "degenerate", partial(degenerate, lambda draft, others, rng: draft.record.question)),
-    BuiltIn("filler", "pad", partial(pad, filler)),
+    BuiltIn("filler", "pad", partial(pad, lambda draft, others, rng: rng.choice(FILLERS))),
     BuiltIn("name_list", "pad", partial(pad, name_list)),
     BuiltIn("cut_sentence", "cut", cut),
     BuiltIn("letter_case", "surface", partial(rewritten, str.lower)),

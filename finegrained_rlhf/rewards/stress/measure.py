@@ -181,9 +181,10 @@ def verdicts(changes: Iterable[Change], rated: RatedTexts, spread: Mapping[str, 
             before = rated.value(change.record, change.base, one.role, one.before)
             after = rated.value(change.record, change.changed, one.role, one.after)
             if before is not None and after is not None:
-                limits = {"fall": -TIE, "not_rise": TIE, "stay": spread[one.role] + TIE}
-                moved = abs(after - before) if one.direction == "stay" else after - before
-                right = moved < limits["fall"] if one.direction == "fall" else moved <= limits[one.direction]
+                moved, most = after - before, TIE
+                if one.direction == "stay":
+                    moved, most = abs(moved), spread[one.role] + TIE
+                right = moved < -TIE if one.direction == "fall" else moved <= most
                 made.append(Verdict(change, one, before, after, right))
     return made
 
@@ -237,13 +238,12 @@ def leakage_table(changes: Iterable[Change], rated: RatedTexts, spread: Mapping[
     """
     moved: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for change in changes:
-        expected = {one.role for one in change.expectations}
+        expected, texts = {one.role for one in change.expectations}, (change.base, change.changed)
         for role, component in rated.roles.items():
-            if role in expected or component in expected:
-                before, after = rated.unchanged(change.record, (change.base, change.changed), component)
+            if expected & {role, component}:
+                before, after = rated.unchanged(change.record, texts, component)
             else:
-                before = rated.value(change.record, change.base, role)
-                after = rated.value(change.record, change.changed, role)
+                before, after = (rated.value(change.record, text, role) for text in texts)
             if before is not None and after is not None:
                 moved[change.name][role].append((after - before) / (spread[role] or 1.0))
     return {
@@ -251,7 +251,7 @@ def leakage_table(changes: Iterable[Change], rated: RatedTexts, spread: Mapping[
             role: {
                 "pairs": len(values),
                 "moved": sum(abs(value) > 1 for value in values) / len(values),
-                "mean": _mean(values),
+                "mean": fmean(values),
             }
             for role, values in by_role.items()
         }
@@ -267,11 +267,11 @@ def worst_cases(
     taken: Counter[tuple[str, str]] = Counter()
     rows: list[dict[str, Any]] = []
     for one in wrong:
-        change, place = one.change, one.expectation.after
-        taken[change.name, one.expectation.role] += 1
-        if taken[change.name, one.expectation.role] <= _WORST_OF_ONE and len(rows) < _WORST:
+        change, expected = one.change, one.expectation
+        taken[change.name, expected.role] += 1
+        if taken[change.name, expected.role] <= _WORST_OF_ONE:
             row: dict[str, Any] = {"change": change.name, "record": change.record, "question": questions[change.record]}
-            row |= {"role": one.expectation.role, "direction": one.expectation.direction, "before": one.before}
-            row |= {"after": one.after, "base_source": change.base_source, "base": change.base}
-            rows.append({**row, "changed": change.changed, "place": None if place is None else list(place)})
-    return rows
+            row |= {"role": expected.role, "direction": expected.direction, "before": one.before, "after": one.after}
+            row |= {"base_source": change.base_source, "base": change.base, "changed": change.changed}
+            rows.append({**row, "place": expected.after and list(expected.after)})
+    return rows[:_WORST]
