@@ -5,6 +5,7 @@ The file is written by `finegrained stress-test` beside the models of the reward
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.files import read_json, sha256_of
 from finegrained_rlhf.text.tables import markdown_table
 
 STRESS = "stress.json"
@@ -24,6 +25,8 @@ SOLD = 0.1
 """In so large a share of questions an answer without truth may beat the median sample; more is worth a warning, and a
 refusal where the whole interval lies above a half."""
 TOTAL = "total"
+OTHER_WEIGHTS = "it was attacked with other weights than it has now (finegrained stress-test attacks it anew)"
+"""Said of a component whose model was trained anew since."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,19 @@ class Weakness:
     severe: bool
 
 
+def weights_digest(model: str | Path) -> str | None:
+    """The SHA-256 of a model's weights files, in its directory or its run's; None where neither has any."""
+    folder = Path(model) / "model" if (Path(model) / "model").is_dir() else Path(model)
+    files = sorted(file for file in folder.glob("*") if file.suffix in (".safetensors", ".bin"))
+    digests = [f"{file.name} {sha256_of(file)}" for file in files]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if digests else None
+
+
 def read_stress(model: str | Path) -> Mapping[str, Any] | None:
     """The `stress.json` beside a model, or beside the run that its directory lies in; None where there is none.
+
+    Returns:
+        Its values, and as `other_weights` whether the model was trained anew since: then it says nothing of the model.
 
     Raises:
         DataError: it is no report of a stress test.
@@ -51,12 +65,13 @@ def read_stress(model: str | Path) -> Mapping[str, Any] | None:
     values = read_json(file)
     try:
         sound = all(is_number(row["ranked_right"]) for row in rows_of(values)) and bool(stress_table(values))
+        sound = sound and isinstance(values.get("models", {}), Mapping)
     except (KeyError, TypeError, AttributeError, ValueError):
         sound = False
     if not sound:
         raise DataError("expected the report of a stress test; finegrained stress-test writes it anew", file=file)
-    known: Mapping[str, Any] = values
-    return known
+    now = weights_digest(model) if values.get("models") else None
+    return {**values, "other_weights": now is not None and now not in values["models"].values()}
 
 
 def role_in(values: Mapping[str, Any], component: str) -> str:
@@ -94,22 +109,32 @@ def weaknesses(values: Mapping[str, Any], role: str) -> list[Weakness]:
     return found
 
 
+def model_paths(components: Mapping[str, Any]) -> dict[str, str]:
+    """The `path` of each component that has one: a directory, or a name on the Hub."""
+    paths = {name: getattr(scorer, "path", None) for name, scorer in components.items()}
+    return {name: str(path) for name, path in paths.items() if isinstance(path, str | Path)}
+
+
 def read_reports(components: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
     """The report beside the model of each component that has a `path`; None where there is none.
 
     Raises:
         DataError: as `read_stress`.
     """
-    paths = {name: getattr(scorer, "path", None) for name, scorer in components.items()}
-    return {name: read_stress(path) for name, path in paths.items() if isinstance(path, str)}
+    return {name: read_stress(path) for name, path in model_paths(components).items()}
 
 
 def weak_rewards(reports: Mapping[str, Mapping[str, Any] | None]) -> dict[str, list[Weakness]]:
-    """What speaks against each component whose report has rows of it, and their sum (`total`, by the first report)."""
+    """What speaks against each component whose report has rows of it, and their sum (`total`, by the first report).
+
+    A report of other weights says that alone, and nothing is known of the sum then.
+    """
     known = {name: values for name, values in reports.items() if values is not None}
-    roles = {name: role_in(values, name) for name, values in known.items()}
+    old = {name: [Weakness(OTHER_WEIGHTS, False)] for name, values in known.items() if values.get("other_weights")}
+    roles = {name: role_in(values, name) for name, values in known.items() if name not in old}
     weak = {name: weaknesses(known[name], role) for name, role in roles.items() if rows_of(known[name], role)}
-    return {**weak, TOTAL: weaknesses(next(iter(known.values())), TOTAL)} if known else {}
+    total = {TOTAL: weaknesses(next(iter(known.values())), TOTAL)} if known and not old else {}
+    return {**old, **weak, **total}
 
 
 def share_in_words(row: Mapping[str, Any], key: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.metrics.stress import read_stress, stress_table
+from finegrained_rlhf.metrics.stress import OTHER_WEIGHTS, read_stress, stress_table
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -57,6 +57,8 @@ def stress_part(path: str) -> str:
     values = read_stress(path)
     if values is None:
         return "\nStress test: none beside the model (finegrained stress-test attacks the reward it is part of)\n"
+    if values["other_weights"]:
+        return f"\nStress test: {OTHER_WEIGHTS}\n"
     return f"\nStress test on {values.get('data')}:\n\n{stress_table(values)}\n"
 
 

@@ -276,6 +276,23 @@ def test_trust_drift_alignment_and_phases_are_shown(toy: Path) -> None:
     assert "What is missing" not in page
 
 
+def test_the_stress_test_of_a_reward_model_is_shown_and_a_broken_one_is_missing(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    shares = {"pairs": 40, "ranked_right": 0.3, "low": 0.2, "high": 0.4}
+    change = {"family": "swap", "direction": "fall", **shares, "components": {"relevance": shares, "total": shares}}
+    values = {"changes": {"swap <b>": change}, "search": {"bought": None}}
+    file = tmp_path / "models" / "0" / "stress.json"
+    write_json(file, values)
+    page = run_page(read_run(run))
+    assert "Stress test of" in page and page.count("swap &lt;b&gt;") == 1 and "30% (20% to 40%)" in page
+    (file.parent / "model.safetensors").write_bytes(b"new")
+    write_json(file, {**values, "models": {"relevance": "0"}})
+    page = run_page(read_run(run))
+    assert "other weights" in page and "swap &lt;b&gt;" not in page
+    write_json(file, {"changes": 3})
+    assert any("report of a stress test" in line for line in read_run(run).missing)
+
+
 def test_a_judge_under_attack_is_shown_by_kind_and_not_where_nobody_tried(toy: Path, tmp_path: Path) -> None:
     assert 'id="injections"' not in run_page(read_run(toy))
     run = write_toy_run(tmp_path / "run")

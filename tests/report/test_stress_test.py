@@ -99,6 +99,25 @@ def test_the_report_has_its_keys_and_goes_beside_the_model(tmp_path: Path, capsy
     assert "price" in page and "| repeated_sentence" in stress_part(str(model)) and "none" in stress_part(str(tmp_path))
 
 
+def test_a_report_of_other_weights_says_only_that(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weights = tmp_path / "run" / "model" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"first")
+    scorers = {"mine": Counted(str(tmp_path / "run"))}
+    job(feedback(tmp_path), reward=RewardConfig(scorers, {"mine": 1.0}), format="json").run()
+    before = read_stress(tmp_path / "run")
+    assert before is not None and not before["other_weights"] and weak_rewards({"mine": before})["mine"][0].severe
+    inner = read_stress(weights.parent)
+    assert inner is not None and not inner["other_weights"], "the model of the run is the same one"
+    weights.write_bytes(b"second")
+    warn_of_weak_rewards(scorers)
+    (message,) = caplog.messages
+    assert message.startswith("mine: by its stress.json it was attacked with other weights than it has now")
+    (found,) = stress_test(Case({}, scorers=scorers))  # type: ignore[arg-type]
+    assert found.status == "warn" and "other weights" in found.measured
+    assert "other weights" in stress_part(str(tmp_path / "run")) and "|" not in stress_part(str(tmp_path / "run"))
+
+
 def test_any_file_with_gold_answers_is_read_and_samples_are_what_the_price_is_among(tmp_path: Path) -> None:
     prompts = [
         {

@@ -1,6 +1,6 @@
 """How far the reward models can be trusted: on people's labels, and on what the policy wrote during training.
 
-Reads `trust.json`, `drift.json` and `injections.json`.
+Reads `trust.json`, `stress.json`, `drift.json` and `injections.json`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
+from finegrained_rlhf.metrics.stress import OTHER_WEIGHTS, role_in
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number, signed
 from finegrained_rlhf.report.elements.page import table
 from finegrained_rlhf.report.runs.record import Row, RunRecord
+from finegrained_rlhf.report.stress.page import changes_table
 
 _MEASURES = {"agreement": "Agreement", "precision": "Precision", "recall": "Recall", "f1": "F1"}
 
 
 def trust_parts(record: RunRecord) -> Html:
-    """A table of all reward models, then each one's confusion and calibration."""
+    """A table of all reward models, then each one's confusion and calibration, and its stress test where it has one."""
+    attacked = [_stress(name, values) for name, values in record.stress.items()]
     if not record.trust:
-        return el("p", "No reward model of this run has a trust.json.", class_="none")
+        return join(el("p", "No reward model of this run has a trust.json.", class_="none"), *attacked)
     rows = [_row(name, trust) for name, trust in record.trust.items()]
     head = ["reward model", "labels", "accuracy", "precision", "recall", "F1", "span F1", "ECE", "examples", "items"]
     blocks = [_model(name, trust) for name, trust in record.trust.items()]
-    return join(table(head, rows, words=2), el("div", *blocks, class_="charts"))
+    return join(table(head, rows, words=2), el("div", *blocks, class_="charts"), *attacked)
+
+
+def _stress(name: str, values: Row) -> Html:
+    table_of = el("p", OTHER_WEIGHTS) if values["other_weights"] else changes_table(values, role_in(values, name))
+    return join(el("h3", "Stress test of ", isolated(name)), table_of)
 
 
 def drift_parts(record: RunRecord) -> Html | None:

@@ -11,6 +11,7 @@ from typing import Any
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.metrics.stress import read_stress
 from finegrained_rlhf.report.runs.state import RunState, read_state
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import OracleMark, SampleRecord, read_marks, read_samples, sample_files
@@ -38,6 +39,7 @@ class RunRecord:
         references: human answers to validation prompts, by the prompt's text; empty where the data is not there.
         state: where the run stands, and why it ended early if it did.
         trust: what each reward model's run says of itself, by component.
+        stress: the stress test beside each reward model, by component (`read_stress`).
         drift: agreement of reward models with an oracle over training, by component.
         injections: how often its judge changes its mind where an answer tells it to; None where nobody tried.
         evaluation: what `finegrained evaluate` measured of the run.
@@ -55,6 +57,7 @@ class RunRecord:
     references: Mapping[str, Sequence[str]]
     state: RunState
     trust: Mapping[str, Row]
+    stress: Mapping[str, Row]
     drift: Row | None
     injections: Row | None
     evaluation: Row | None
@@ -144,6 +147,7 @@ def read_run(path: str | Path) -> RunRecord:
     drift = _read_optional(run.drift)
     if drift is None:
         missing.append("There is no drift.json: agreement of the reward models with an oracle was not measured.")
+    trust, stress = _read_trust(run, config, missing)
     results, point = _read_optional(run.results) or {}, _read_optional(run.path / "point.json")
     evaluation = {key: value for key, value in results.items() if key != "training"} or None
     return RunRecord(
@@ -156,7 +160,8 @@ def read_run(path: str | Path) -> RunRecord:
         answers=answers,
         references=_read_references(run, config, missing),
         state=read_state(run.path),
-        trust=_read_trust(run, config, missing),
+        trust=trust,
+        stress=stress,
         drift=drift,
         injections=_read_optional(run.injections),
         evaluation=evaluation,
@@ -262,21 +267,29 @@ def _note_samples(samples: Mapping[int, Any], answers: Mapping[int, Any], missin
         missing.append("Some samples have no token records (earlier version): no value, advantage or KL by token.")
 
 
-def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, Row]:
-    """`trust.json` of the runs that the components' paths name."""
+def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> tuple[dict[str, Row], dict[str, Row]]:
+    """`trust.json` and `stress.json` of the runs that the components' paths name."""
     trust: dict[str, Row] = {}
+    stress: dict[str, Row] = {}
     for name, component in _mapping(config, "reward", "components").items():
         path = component.get("path") if isinstance(component, Mapping) else None
         if not isinstance(path, str):
             missing.append(f"{name}: the component names no reward model, so there is nothing on its quality.")
             continue
-        files = [RunDirectory(folder).trust for folder in _places(run, config, path)]
+        places = list(_places(run, config, path))
+        try:
+            attacked = next((values for place in places if (values := read_stress(place)) is not None), None)
+        except DataError as error:
+            missing.append(f"{name}: {error}")
+        else:
+            stress |= {} if attacked is None else {str(name): attacked}
+        files = [RunDirectory(folder).trust for folder in places]
         existing = next((file for file in files if file.is_file()), None)
         if existing is None:
             missing.append(f"{name}: no trust.json in {path}; finegrained evaluate-reward-model writes it.")
         else:
             trust[str(name)] = _read_optional(existing) or {}
-    return trust
+    return trust, stress
 
 
 def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, list[str]]:

@@ -37,7 +37,7 @@ def stress_page(values: Mapping[str, Any]) -> Html:
         ),
     )
     parts = [
-        PageSection("changes", "Changes with a known effect", _CHANGES, _changes(values)),
+        PageSection("changes", "Changes with a known effect", _CHANGES, changes_table(values)),
         PageSection("price", "Price", _PRICE, _price(values)),
         PageSection("worst", "Worst cases", _WORST, _worst(values)),
         PageSection("leakage", "Leakage", _LEAKAGE, _leakage(values)),
@@ -45,11 +45,12 @@ def stress_page(values: Mapping[str, Any]) -> Html:
     return page("Stress test", header, parts, _STYLE)
 
 
-def _changes(values: Mapping[str, Any]) -> Html:
+def changes_table(values: Mapping[str, Any], only: str | None = None) -> Html:
+    """A line for each change and role of a report, or for those of one role."""
     rows = [
         [isolated(row["change"]), isolated(row["role"]), row["must"], _share(row), number(row["pairs"])]
         + [isolated(row["family"])]
-        for row in rows_of(values)
+        for row in rows_of(values, only)
     ]
     return table(["change", "what", "must", "right", "pairs", "family"], rows, words=3)
 

@@ -17,11 +17,10 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inference.config import sampling
 from finegrained_rlhf.inference.generate import open_generator, sample_records
 from finegrained_rlhf.inference.inputs import prompts_for
-from finegrained_rlhf.metrics.stress import STRESS, stress_table
+from finegrained_rlhf.metrics.stress import STRESS, model_paths, stress_table, weights_digest
 from finegrained_rlhf.report.stress.job import StressTest
 from finegrained_rlhf.report.stress.page import stress_page
 from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rewards.stress.changes import MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN, VERSION
 from finegrained_rlhf.rewards.stress.measure import (
@@ -44,7 +43,11 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     processes = Processes(job.processes)
     if processes.count > 1:
         raise ConfigError("finegrained stress-test runs in one process")
-    places = report_places(job)
+    models = {name: path for name, path in model_paths(job.reward.components).items() if Path(path).is_dir()}
+    named = [job.output] if job.output else [Path(path) / STRESS for path in models.values()]
+    places = [Path(place) for place in dict.fromkeys(named)]
+    if not places:
+        raise ConfigError("output: no component has a model's directory, so name a JSON file for the report")
     roles = roles_of(job.reward.components, job.stress_test.roles)
     items = read_items(job.data)
     if job.records is not None and job.records < len(items):
@@ -53,12 +56,14 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     samples = read_samples(job.samples, items) if job.samples else _sampled(job, items, processes)
     answers = [item.record.answers or tuple(samples.get(item.record.id, ())) for item in items]
     items = [replace(i, record=replace(i.record, answers=of)) for i, of in zip(items, answers, strict=True)]
+    digests = {name: weights_digest(path) for name, path in models.items()}
     composer = RewardComposer(job.reward)
     composer.setup(processes.device)
     composer.check_prompts([item.prompt for item in items])
     rated = RatedTexts(composer, {item.record.id: item.prompt for item in items}, roles)
     with torch.no_grad(), processes.autocast():
         values = attack(job, items, samples, rated)
+    values["models"] = digests
     page = stress_page(values)
     for place in places:
         write_json(place, values)
@@ -68,26 +73,6 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     else:
         print(f"{stress_table(values)}\nreport: {', '.join(map(str, places))}, each with its page (.html)")
     return values
-
-
-def report_places(job: StressTest) -> list[Path]:
-    """The files that a report goes to: `output`, or `stress.json` beside each model of the reward.
-
-    Raises:
-        ConfigError: no output is named, and no component has a model's directory.
-    """
-    if job.output is not None:
-        return [Path(job.output)]
-    places = [path / STRESS for path in model_directories(job.reward).values()]
-    if not places:
-        raise ConfigError("output: no component has a model's directory, so name a JSON file for the report")
-    return list(dict.fromkeys(places))
-
-
-def model_directories(reward: RewardConfig) -> dict[str, Path]:
-    """The directory of each component's model, where it has one here."""
-    paths = {name: getattr(scorer, "path", None) for name, scorer in reward.components.items()}
-    return {name: Path(path) for name, path in paths.items() if isinstance(path, str | Path) and Path(path).is_dir()}
 
 
 def _sampled(job: StressTest, items: Sequence[StressItem], processes: Processes) -> dict[str, tuple[str, ...]]:
@@ -104,7 +89,7 @@ def _sampled(job: StressTest, items: Sequence[StressItem], processes: Processes)
 def attack(
     job: StressTest, items: Sequence[StressItem], samples: Mapping[str, Sequence[str]], rated: RatedTexts
 ) -> dict[str, Any]:
-    """The report of a stress test, as `stress.json` has it.
+    """The report of a stress test, as `stress.json` has it; what models were attacked is not in it.
 
     Args:
         job: what is changed, and how often.
@@ -128,17 +113,9 @@ def attack(
             bar.update(len(texts[start : start + 1024]))
     spread = spreads(rated, answers)
     judged = verdicts(changes, rated, spread)
-    rounds = 5 if config.edits else 0
-    with ProgressBar("searching", rounds, "rounds", job.format == "table") as bar:
-        found = price(
-            records[: config.searched] if rounds else [],
-            rated,
-            answers if several else {},
-            config.edits,
-            job.seed,
-            records,
-            lambda done: bar.update(1),
-        )
+    asked, among = records[: config.searched] if config.edits else [], answers if several else {}
+    with ProgressBar("searching", len(asked), "questions", job.format == "table") as bar:
+        found = price(asked, rated, among, config.edits, job.seed, records, bar.update)
     table = change_table(judged, job.seed)
     return {
         "changes": {name: table[name] for name in dict.fromkeys([*(m.name for m in makers), *table]) if name in table},

@@ -127,6 +127,11 @@ class Draft:
         """
         return self.is_gold or all(stands_in(word, self.passages) for word in content_words(self.texts[sentence]))
 
+    @property
+    def says_something(self) -> bool:
+        """Whether the answer says something needed, so that another text in its place loses something."""
+        return any(self.only_here(i) for i in self.needed)
+
     def new(self, words: str) -> bool:
         """Whether nobody says these words of the question, nor any word of them that has a meaning."""
         return not any(stands_in(word, self.known) for word in (words, *content_words(words)))

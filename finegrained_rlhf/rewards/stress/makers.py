@@ -54,17 +54,9 @@ _LEANS = re.compile(
 _STAY = tuple(Expectation(role, "stay") for role in (*ROLES, TOTAL))
 
 
-@dataclass(frozen=True)
-class Chance:
-    """What a change may draw from.
-
-    Attributes:
-        others: records of other questions, in the order in which they are tried.
-        random: where all chance comes from.
-    """
-
-    others: Sequence[StressRecord]
-    random: random.Random
+Others = Sequence[StressRecord]
+"""Records of other questions, in the order in which they are tried."""
+Make = Callable[[Draft, Others, random.Random], Edit | None]
 
 
 @dataclass(frozen=True)
@@ -79,13 +71,13 @@ class BuiltIn:
 
     name: str
     family: str
-    make: Callable[[Draft, Chance], Edit | None]
+    make: Make
 
     def __call__(
         self, record: StressRecord, answer: str, others: Sequence[StressRecord], random: random.Random
     ) -> Change | None:
         """Change an answer, as `MakesChanges` says."""
-        edit = self.make(draft_of(record, answer), Chance(random.sample(others, len(others)), random))
+        edit = self.make(draft_of(record, answer), random.sample(others, len(others)), random)
         if edit is None or edit[0] == answer or not edit[1]:
             return None
         source: Source = "gold" if answer == record.gold else "answer"
@@ -95,14 +87,14 @@ class BuiltIn:
 # Must fall ----------------------------------------------------------------------------------------------------------
 
 
-def swap(kind: FactKind, draft: Draft, chance: Chance) -> Edit | None:
+def swap(kind: FactKind, draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """One name, number or date of the passages for another of its type that nobody mentions."""
     facts = [fact for fact in draft.facts if fact.kind == kind and stands_in(fact.text, draft.passages)]
-    for fact in chance.random.sample(facts, len(facts)):
+    for fact in rng.sample(facts, len(facts)):
         place = next((i for i, (start, end) in enumerate(draft.spans) if start <= fact.start and fact.end <= end), None)
         if place is None or not draft.true(place):
             continue
-        new = _name_like(fact, draft, chance) if kind == "name" else _number_like(fact, draft, chance)
+        new = _name_like(fact, draft, others, rng) if kind == "name" else _number_like(fact, draft, others, rng)
         if new is not None:
             start, end = draft.spans[place]
             changed = draft.answer[: fact.start] + new + draft.answer[fact.end :]
@@ -111,122 +103,117 @@ def swap(kind: FactKind, draft: Draft, chance: Chance) -> Edit | None:
     return None
 
 
-def _name_like(fact: Fact, draft: Draft, chance: Chance) -> str | None:
-    for other in chance.others:
+def _name_like(fact: Fact, draft: Draft, others: Others, rng: random.Random) -> str | None:
+    for other in others:
         names = [name.text for name in names_of(other) if name.shape == fact.shape and draft.new(name.text)]
         if names:
-            return chance.random.choice(names)
+            return rng.choice(names)
     return None
 
 
-def _number_like(fact: Fact, draft: Draft, chance: Chance) -> str | None:
+def _number_like(fact: Fact, draft: Draft, others: Others, rng: random.Random) -> str | None:
     """Another number of as many figures, another year near it, or another day and month; None where all are taken."""
     for _ in range(_TRIES):
         if fact.text in NUMBER_WORDS:
-            new = chance.random.choice(NUMBER_WORDS)
+            new = rng.choice(NUMBER_WORDS)
         elif fact.kind == "date" and re.search(r"\d{4}", fact.text):
-            new = re.sub(r"\d{4}", lambda year: str(int(year[0]) + chance.random.choice(_YEARS)), fact.text)
+            new = re.sub(r"\d{4}", lambda year: str(int(year[0]) + rng.choice(_YEARS)), fact.text)
         elif fact.kind == "date":
-            new = re.sub(r"\d+(?:st|nd|rd|th)?", str(chance.random.randint(4, 28)), fact.text)
-            new = re.sub("|".join(MONTHS), chance.random.choice(MONTHS), new)
+            new = re.sub(r"\d+(?:st|nd|rd|th)?", str(rng.randint(4, 28)), fact.text)
+            new = re.sub("|".join(MONTHS), rng.choice(MONTHS), new)
         else:
-            new = re.sub(r"(?<![\d.,])[1-9]|\d", lambda figure: str(chance.random.randint(1, 9)), fact.text)
+            new = re.sub(r"(?<![\d.,])[1-9]|\d", lambda figure: str(rng.randint(1, 9)), fact.text)
         if not stands_in(new, draft.known):
             return new
     return None
 
 
-def insert_foreign(draft: Draft, chance: Chance) -> Edit | None:
+def insert_foreign(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """A sentence of another question's passages behind a needed one, of which it shares no word."""
     mine = {*draft.asked, *draft.wanted, *content_words(draft.answer)}
-    texts = (text for other in chance.others for text, words in spare_sentences(other) if mine.isdisjoint(words))
+    texts = (text for other in others for text, words in spare_sentences(other) if mine.isdisjoint(words))
     foreign = next(texts, None)
     if foreign is None or not draft.needed:
         return None
-    before = draft.spans[chance.random.choice(draft.needed)]
+    before = draft.spans[rng.choice(draft.needed)]
     head = ended(draft.answer[: before[1]])
     changed = head + foreign + draft.answer[before[1] :]
     return changed, (Expectation("relevance", "fall", before, (len(head), len(head) + len(foreign))),)
 
 
-def repeat(draft: Draft, chance: Chance) -> Edit | None:
+def repeat(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """A needed sentence once more, word for word, at the end."""
     if not draft.needed:
         return None
-    place = chance.random.choice(draft.needed)
+    place = rng.choice(draft.needed)
     changed, after = draft.with_end(draft.texts[place])
     return changed, (Expectation("relevance", "fall", draft.spans[place], after),)
 
 
-def delete_fact(draft: Draft, chance: Chance) -> Edit | None:
+def delete_fact(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """A sentence less that alone says what the gold answer and the passages say."""
     places = [i for i in draft.needed if draft.only_here(i)]
     if len(draft.spans) < 2 or not places:
         return None
-    start, end = draft.spans[chance.random.choice(places)]
+    start, end = draft.spans[rng.choice(places)]
     changed = f"{draft.answer[:start].rstrip()} {draft.answer[end:].lstrip()}".strip()
     return changed, (Expectation("completeness", "fall"),)
 
 
-def _says_something(draft: Draft) -> bool:
-    return any(draft.only_here(i) for i in draft.needed)
-
-
-def other_answer(draft: Draft, chance: Chance) -> Edit | None:
+def other_answer(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """The gold answer to the question that has least to do with this one."""
     mine = draft.asked | draft.wanted
     shared = []
-    for number, other in enumerate(chance.others):
+    for number, other in enumerate(others):
         words = content_words(other.gold)
         if words and plain(other.gold) != plain(draft.record.gold):
             shared.append((sum(word in mine for word in words) / len(words), number))
-    if not shared or min(shared)[0] > 0.4 or not _says_something(draft):
+    if not shared or min(shared)[0] > 0.4 or not draft.says_something:
         return None
-    changed = chance.others[min(shared)[1]].gold
+    changed = others[min(shared)[1]].gold
     return changed, (Expectation("relevance", "fall"), Expectation("completeness", "fall"))
 
 
-def degenerate(text: Callable[[Draft, Chance], str], draft: Draft, chance: Chance) -> Edit | None:
+def degenerate(
+    text: Callable[[Draft, Others, random.Random], str], draft: Draft, others: Others, rng: random.Random
+) -> Edit | None:
     """What is no answer: completeness falls, and the total of a gold answer does."""
-    if not _says_something(draft):
+    if not draft.says_something:
         return None
     total = (Expectation(TOTAL, "fall"),) if draft.is_gold else ()
-    return text(draft, chance), (Expectation("completeness", "fall"), *total)
+    return text(draft, others, rng), (Expectation("completeness", "fall"), *total)
 
 
 # Must not rise ------------------------------------------------------------------------------------------------------
 
 
-def pad(text: Callable[[Draft, Chance], str | None], draft: Draft, chance: Chance) -> Edit | None:
+def pad(
+    text: Callable[[Draft, Others, random.Random], str | None], draft: Draft, others: Others, rng: random.Random
+) -> Edit | None:
     """One more sentence that says nothing: it is no more relevant than a needed one, and earns nothing in all."""
-    padding = text(draft, chance)
+    padding = text(draft, others, rng)
     if padding is None or not draft.needed:
         return None
     changed, after = draft.with_end(padding)
-    before = draft.spans[chance.random.choice(draft.needed)]
+    before = draft.spans[rng.choice(draft.needed)]
     return changed, (Expectation("relevance", "not_rise", before, after), Expectation(TOTAL, "not_rise"))
 
 
-def filler(draft: Draft, chance: Chance) -> str | None:
-    """A sentence that says nothing of any question."""
-    return chance.random.choice(FILLERS)
-
-
-def name_list(draft: Draft, chance: Chance) -> str | None:
+def name_list(draft: Draft, others: Others, rng: random.Random) -> str | None:
     """Names of the passages that neither question nor answers have; of other passages where there are too few."""
     said = plain(f"{draft.record.question} {draft.record.gold} {draft.answer}")
     names: list[str] = []
-    for record in (draft.record, *chance.others[:8]):
+    for record in (draft.record, *others[:8]):
         if len(names) < 3:
             texts = dict.fromkeys(name.text for name in names_of(record))
             names += [text for text in texts if not any(stands_in(word, said) for word in content_words(text))]
     if len(names) < 3:
         return None
-    *some, last = chance.random.sample(names, min(5, len(names)))
+    *some, last = rng.sample(names, min(5, len(names)))
     return f"{', '.join(some)} and {last}."
 
 
-def cut(draft: Draft, chance: Chance) -> Edit | None:
+def cut(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """The last sentence broken off in its middle, where that loses what it alone says."""
     last = len(draft.spans) - 1
     if last not in draft.needed or not draft.true(last):
@@ -256,13 +243,13 @@ def empty_windows(draft: Draft) -> list[str]:
     return [text for text in windows if len(text.split()) >= 4 and text != draft.answer]
 
 
-def copied_window(draft: Draft, chance: Chance) -> Edit | None:
+def copied_window(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """A window of the passages that lacks what the gold answer says, in place of the answer."""
     windows = empty_windows(draft)
-    if not windows or not _says_something(draft):
+    if not windows or not draft.says_something:
         return None
     total = (Expectation(TOTAL, "not_rise"),) if draft.is_gold else ()
-    return chance.random.choice(windows), (Expectation("relevance", "not_rise"), *total)
+    return rng.choice(windows), (Expectation("relevance", "not_rise"), *total)
 
 
 def _lacks(text: str, facts: Sequence[str], draft: Draft) -> bool:
@@ -273,7 +260,7 @@ def _lacks(text: str, facts: Sequence[str], draft: Draft) -> bool:
 # Must stay ----------------------------------------------------------------------------------------------------------
 
 
-def rewritten(rewrite: Callable[[str], str], draft: Draft, chance: Chance) -> Edit | None:
+def rewritten(rewrite: Callable[[str], str], draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """The same words otherwise spelt, where the sentences stay the same."""
     changed = rewrite(draft.answer)
     return (changed, _STAY) if len(sentences(changed)) == len(draft.spans) else None
@@ -296,7 +283,7 @@ def other_numbers(text: str) -> str:
     return re.sub(rf"\b(?:{'|'.join(words)})\b", lambda word: words[word[0]], text)
 
 
-def reorder(draft: Draft, chance: Chance) -> Edit | None:
+def reorder(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """Two neighbouring sentences in the other order, where neither they nor the next one lean on one before."""
     stands = [_LEANS.search(text) is None for text in draft.texts]
     named = [any(s <= fact.start < e and fact.kind == "name" for fact in draft.facts) for s, e in draft.spans]
@@ -307,7 +294,7 @@ def reorder(draft: Draft, chance: Chance) -> Edit | None:
     ]
     if not pairs:
         return None
-    i = chance.random.choice(pairs)
+    i = rng.choice(pairs)
     (start, end), (following, stop) = draft.spans[i], draft.spans[i + 1]
     answer = draft.answer
     changed = answer[:start] + answer[following:stop] + answer[end:following] + answer[start:end] + answer[stop:]
@@ -325,10 +312,10 @@ BUILT_IN: tuple[BuiltIn, ...] = (
     BuiltIn("copied_window", "copy", copied_window),
     BuiltIn("missing_fact", "delete", delete_fact),
     BuiltIn("other_answer", "mismatch", other_answer),
-    BuiltIn("empty", "degenerate", partial(degenerate, lambda draft, chance: "")),
-    BuiltIn("one_word", "degenerate", partial(degenerate, lambda draft, chance: chance.random.choice(_WORDS))),
-    BuiltIn("restated_question", "degenerate", partial(degenerate, lambda draft, chance: draft.record.question)),
-    BuiltIn("filler", "pad", partial(pad, filler)),
+    BuiltIn("empty", "degenerate", partial(degenerate, lambda draft, others, rng: "")),
+    BuiltIn("one_word", "degenerate", partial(degenerate, lambda draft, others, rng: rng.choice(_WORDS))),
+    BuiltIn("restated_question", "degenerate", partial(degenerate, lambda draft, others, rng: draft.record.question)),
+    BuiltIn("filler", "pad", partial(pad, lambda draft, others, rng: rng.choice(FILLERS))),
     BuiltIn("name_list", "pad", partial(pad, name_list)),
     BuiltIn("cut_sentence", "cut", cut),
     BuiltIn("letter_case", "surface", partial(rewritten, str.lower)),

@@ -7,10 +7,11 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, variance
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.core.records import Prompt, SegmentScores, unscored_rows
 from finegrained_rlhf.metrics.significance import bootstrap_interval
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.stress.changes import ROLES, TOTAL, Change, Expectation
@@ -24,7 +25,6 @@ _WORST, _WORST_OF_ONE = 24, 2
 
 Value = float | None
 """What a component gives; None where it says nothing there."""
-_Segments = tuple[tuple[Span, ...], tuple[float, ...], bool]
 
 
 def roles_of(components: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -59,8 +59,8 @@ class RatedTexts:
 
     def __init__(self, composer: RewardComposer, prompts: Mapping[str, Prompt], roles: Mapping[str, str]) -> None:
         self._composer, self._prompts, self.roles = composer, prompts, roles
-        self._segments: dict[tuple[str, str], dict[str, _Segments | None]] = {}
-        self._totals: dict[tuple[str, str], Value] = {}
+        self._rated: dict[tuple[str, str], tuple[int, Mapping[str, SegmentScores], Value]] = {}
+        """By question and answer: its row in the scores of all components, and the total."""
 
     def add(self, items: Iterable[tuple[str, str]]) -> None:
         """Score answers, given as (id of the question, answer), that were not scored before.
@@ -68,20 +68,14 @@ class RatedTexts:
         Raises:
             FineGrainedError: a component cannot score them.
         """
-        new = [item for item in dict.fromkeys(items) if item not in self._totals]
+        new = [item for item in dict.fromkeys(items) if item not in self._rated]
         for start in range(0, len(new), _AT_ONCE):
             rows = new[start : start + _AT_ONCE]
             scores = self._composer.score([self._prompts[record] for record, _ in rows], [text for _, text in rows])
             self._composer.fix_moments({name: [one] for name, one in scores.items()})
-            unscored = frozenset[int]().union(*(one.unscored for one in scores.values()))
+            unscored = unscored_rows(scores.values())
             for row, (item, total) in enumerate(zip(rows, self._composer.totals(scores), strict=True)):
-                self._totals[item] = None if row in unscored else total
-                self._segments[item] = {
-                    name: None
-                    if row in one.unscored
-                    else (one.spans[row], tuple(map(float, one.values[row])), one.whole_response)
-                    for name, one in scores.items()
-                }
+                self._rated[item] = row, scores, None if row in unscored else total
 
     def has(self, role: str) -> bool:
         """Whether the reward has something to say of a role, or has a component of that name."""
@@ -93,13 +87,16 @@ class RatedTexts:
         A segment is at a place if at least half of it is, or if it lies around the place.
         """
         if role == TOTAL:
-            return self._totals[record, text]
-        segments = self._segments[record, text][self.roles.get(role, role)]
-        if segments is None:
-            return None
-        spans, values, whole = segments
-        pairs = zip(spans, values, strict=True)
-        return _mean([v for span, v in pairs if whole or place is None or _at(span, place)])
+            return self._rated[record, text][2]
+        segments, whole = self._segments(record, text, self.roles.get(role, role))
+        return _mean([value for span, value in segments if whole or place is None or _at(span, place)])
+
+    def _segments(self, record: str, text: str, component: str) -> tuple[list[tuple[Span, float]], bool]:
+        """Spans with values, and whether there is one for the whole response."""
+        row, scores, _ = self._rated[record, text]
+        one = scores[component]
+        known = [] if row in one.unscored else list(zip(one.spans[row], map(float, one.values[row]), strict=True))
+        return known, one.whole_response
 
     def unchanged(self, record: str, texts: tuple[str, str], component: str) -> tuple[Value, Value]:
         """A component's mean value in each of two answers over the segments that both have: none where they differ."""
@@ -108,10 +105,8 @@ class RatedTexts:
         tail = min(most, len(os.path.commonprefix([text[::-1] for text in texts])))
         means = []
         for text in texts:
-            segments = self._segments[record, text][component]
-            spans, values, whole = segments or ((), (), True)
-            parts = zip(spans, values, strict=True)
-            means.append(_mean([v for (a, b), v in parts if not whole and (b <= kept or a >= len(text) - tail)]))
+            segments, whole = self._segments(record, text, component)
+            means.append(_mean([v for (a, b), v in segments if not whole and (b <= kept or a >= len(text) - tail)]))
         return means[0], means[1]
 
 
@@ -121,7 +116,7 @@ def _at(span: Span, place: Span) -> bool:
 
 
 def _mean(values: Sequence[float]) -> Value:
-    return math.fsum(values) / len(values) if values else None
+    return fmean(values) if values else None
 
 
 def spreads(rated: RatedTexts, answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
@@ -138,9 +133,9 @@ def spreads(rated: RatedTexts, answers: Mapping[str, Sequence[str]]) -> dict[str
         ]
         known = [[value for value in group if value is not None] for group in groups]
         several = [group for group in known if len(group) > 1] or [[value for group in known for value in group]]
-        squares = [(value - math.fsum(group) / len(group)) ** 2 for group in several for value in group]
         free = sum(len(group) - 1 for group in several)
-        spread = math.sqrt(math.fsum(squares) / free) if free > 0 else 0.0
+        pooled = math.fsum((len(group) - 1) * variance(group) for group in several if len(group) > 1)
+        spread = math.sqrt(pooled / free) if free > 0 else 0.0
         found[role] = spread if spread > TIE else 0.0
     return found
 
@@ -186,9 +181,10 @@ def verdicts(changes: Iterable[Change], rated: RatedTexts, spread: Mapping[str, 
             before = rated.value(change.record, change.base, one.role, one.before)
             after = rated.value(change.record, change.changed, one.role, one.after)
             if before is not None and after is not None:
-                limits = {"fall": -TIE, "not_rise": TIE, "stay": spread[one.role] + TIE}
-                moved = abs(after - before) if one.direction == "stay" else after - before
-                right = moved < limits["fall"] if one.direction == "fall" else moved <= limits[one.direction]
+                moved, most = after - before, TIE
+                if one.direction == "stay":
+                    moved, most = abs(moved), spread[one.role] + TIE
+                right = moved < -TIE if one.direction == "fall" else moved <= most
                 made.append(Verdict(change, one, before, after, right))
     return made
 
@@ -201,22 +197,25 @@ def change_table(judged: Sequence[Verdict], seed: int) -> dict[str, Any]:
     by_name: dict[str, list[Verdict]] = defaultdict(list)
     for one in judged:
         by_name[one.change.name].append(one)
-    table = {}
-    for name, rows in by_name.items():
-        whole: dict[Change, bool] = {}
-        for one in rows:
-            whole[one.change] = whole.get(one.change, True) and one.right
-        roles = dict.fromkeys(one.expectation.role for one in rows)
-        table[name] = {
+    return {
+        name: {
             "family": rows[0].change.family,
             "direction": rows[0].expectation.direction,
-            **share_of([(change.record, right) for change, right in whole.items()], seed),
+            **_pairs_right(rows, seed),
             "components": {
-                role: share_of([(r.change.record, r.right) for r in rows if r.expectation.role == role], seed)
-                for role in roles
+                role: _pairs_right([row for row in rows if row.expectation.role == role], seed)
+                for role in dict.fromkeys(row.expectation.role for row in rows)
             },
         }
-    return table
+        for name, rows in by_name.items()
+    }
+
+
+def _pairs_right(judged: Iterable[Verdict], seed: int) -> dict[str, Any]:
+    whole: dict[Change, bool] = {}
+    for one in judged:
+        whole[one.change] = whole.get(one.change, True) and one.right
+    return share_of([(change.record, right) for change, right in whole.items()], seed)
 
 
 def share_of(flags: Sequence[tuple[str, bool]], seed: int) -> dict[str, Any]:
@@ -239,13 +238,12 @@ def leakage_table(changes: Iterable[Change], rated: RatedTexts, spread: Mapping[
     """
     moved: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for change in changes:
-        expected = {one.role for one in change.expectations}
+        expected, texts = {one.role for one in change.expectations}, (change.base, change.changed)
         for role, component in rated.roles.items():
-            if role in expected or component in expected:
-                before, after = rated.unchanged(change.record, (change.base, change.changed), component)
+            if expected & {role, component}:
+                before, after = rated.unchanged(change.record, texts, component)
             else:
-                before = rated.value(change.record, change.base, role)
-                after = rated.value(change.record, change.changed, role)
+                before, after = (rated.value(change.record, text, role) for text in texts)
             if before is not None and after is not None:
                 moved[change.name][role].append((after - before) / (spread[role] or 1.0))
     return {
@@ -253,7 +251,7 @@ def leakage_table(changes: Iterable[Change], rated: RatedTexts, spread: Mapping[
             role: {
                 "pairs": len(values),
                 "moved": sum(abs(value) > 1 for value in values) / len(values),
-                "mean": _mean(values),
+                "mean": fmean(values),
             }
             for role, values in by_role.items()
         }
@@ -269,11 +267,11 @@ def worst_cases(
     taken: Counter[tuple[str, str]] = Counter()
     rows: list[dict[str, Any]] = []
     for one in wrong:
-        change, place = one.change, one.expectation.after
-        taken[change.name, one.expectation.role] += 1
-        if taken[change.name, one.expectation.role] <= _WORST_OF_ONE and len(rows) < _WORST:
+        change, expected = one.change, one.expectation
+        taken[change.name, expected.role] += 1
+        if taken[change.name, expected.role] <= _WORST_OF_ONE:
             row: dict[str, Any] = {"change": change.name, "record": change.record, "question": questions[change.record]}
-            row |= {"role": one.expectation.role, "direction": one.expectation.direction, "before": one.before}
-            row |= {"after": one.after, "base_source": change.base_source, "base": change.base}
-            rows.append({**row, "changed": change.changed, "place": None if place is None else list(place)})
-    return rows
+            row |= {"role": expected.role, "direction": expected.direction, "before": one.before, "after": one.after}
+            row |= {"base_source": change.base_source, "base": change.base, "changed": change.changed}
+            rows.append({**row, "place": expected.after and list(expected.after)})
+    return rows[:_WORST]

@@ -211,4 +211,4 @@ def test_a_broken_family_is_one_line(what: str, expected: str) -> None:
 
 def test_names_of_makers_are_unique() -> None:
     with pytest.raises(ConfigError, match="'filler'"):
-        run_changes([CITY], [*BUILT_IN, BuiltIn("filler", "pad", lambda draft, chance: None)])
+        run_changes([CITY], [*BUILT_IN, BuiltIn("filler", "pad", lambda draft, others, rng: None)])
