@@ -16,7 +16,7 @@ from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.text.segmentation import Span
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source, stems
-from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, Bottleneck, Head
+from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, RELEVANT, Bottleneck, Head
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.pairs import Matching
 from reward_models.training.logistic import CountedItems, fit_counts
@@ -79,7 +79,8 @@ def fit_components(
         if not people:
             raise DataError(f"no record says anything of {name} ({len(records)} read)")
         items = people + _weighted(_planted_items(model, name, planted, sources), people, config.planted_weight)
-        model.heads[name] = fit_signed(items, SIGNS[name], name in ANSWERS)
+        signs = SIGNS[name] if config.copied or name != RELEVANT else (0, *SIGNS[name][1:])
+        model.heads[name] = fit_signed(items, signs, name in ANSWERS)
     model.record = replace(
         model.record,
         moments={
@@ -95,10 +96,10 @@ def fit_signed(items: Sequence[CountedItems], signs: Sequence[int], pairs: bool)
 
     Args:
         items: to fit on.
-        signs: of each feature, 1 or −1.
+        signs: of each feature, 1 or −1; 0 leaves it out.
         pairs: fit differences without an intercept.
     """
-    columns = list(range(len(signs)))
+    columns = [i for i, sign in enumerate(signs) if sign]
     while True:
         fitted = fit_counts(items, columns, pairs)
         right = [i for i in columns if fitted.weights[i] * signs[i] >= 0]
