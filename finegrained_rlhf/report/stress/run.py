@@ -44,8 +44,8 @@ def stress_test(job: StressTest) -> dict[str, Any]:
     if processes.count > 1:
         raise ConfigError("finegrained stress-test runs in one process")
     models = {name: path for name, path in model_paths(job.reward.components).items() if Path(path).is_dir()}
-    named = [job.output] if job.output else [Path(path) / STRESS for path in models.values()]
-    places = [Path(place) for place in dict.fromkeys(named)]
+    beside = [Path(path) / STRESS for path in models.values()]
+    places = [Path(job.output)] if job.output else list(dict.fromkeys(beside))
     if not places:
         raise ConfigError("output: no component has a model's directory, so name a JSON file for the report")
     roles = roles_of(job.reward.components, job.stress_test.roles)

@@ -53,10 +53,10 @@ _LEANS = re.compile(
 """Pronouns and connectives: a sentence with one of them leans on what stands before it."""
 _STAY = tuple(Expectation(role, "stay") for role in (*ROLES, TOTAL))
 
-
 Others = Sequence[StressRecord]
 """Records of other questions, in the order in which they are tried."""
 Make = Callable[[Draft, Others, random.Random], Edit | None]
+Words = Callable[[Draft, Others, random.Random], str]
 
 
 @dataclass(frozen=True)
@@ -174,41 +174,39 @@ def other_answer(draft: Draft, others: Others, rng: random.Random) -> Edit | Non
     return changed, (Expectation("relevance", "fall"), Expectation("completeness", "fall"))
 
 
-def degenerate(
-    text: Callable[[Draft, Others, random.Random], str], draft: Draft, others: Others, rng: random.Random
-) -> Edit | None:
+def degenerate(words: Words, draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """What is no answer: completeness falls, and the total of a gold answer does."""
     if not draft.says_something:
         return None
     total = (Expectation(TOTAL, "fall"),) if draft.is_gold else ()
-    return text(draft, others, rng), (Expectation("completeness", "fall"), *total)
+    return words(draft, others, rng), (Expectation("completeness", "fall"), *total)
 
 
 # Must not rise ------------------------------------------------------------------------------------------------------
 
 
-def pad(
-    text: Callable[[Draft, Others, random.Random], str | None], draft: Draft, others: Others, rng: random.Random
-) -> Edit | None:
+def pad(words: Words, draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """One more sentence that says nothing: it is no more relevant than a needed one, and earns nothing in all."""
-    padding = text(draft, others, rng)
-    if padding is None or not draft.needed:
+    padding = words(draft, others, rng)
+    if not padding or not draft.needed:
         return None
     changed, after = draft.with_end(padding)
     before = draft.spans[rng.choice(draft.needed)]
     return changed, (Expectation("relevance", "not_rise", before, after), Expectation(TOTAL, "not_rise"))
 
 
-def name_list(draft: Draft, others: Others, rng: random.Random) -> str | None:
-    """Names of the passages that neither question nor answers have; of other passages where there are too few."""
-    said = plain(f"{draft.record.question} {draft.record.gold} {draft.answer}")
+def name_list(draft: Draft, others: Others, rng: random.Random) -> str:
+    """Up to five names of the passages that neither question nor answers have, of other passages too where these have
+    fewer than three; nothing where all have.
+    """
+    known = plain(f"{draft.record.question} {draft.record.gold} {draft.answer}")
     names: list[str] = []
     for record in (draft.record, *others[:8]):
         if len(names) < 3:
             texts = dict.fromkeys(name.text for name in names_of(record))
-            names += [text for text in texts if not any(stands_in(word, said) for word in content_words(text))]
+            names += [text for text in texts if not any(stands_in(word, known) for word in content_words(text))]
     if len(names) < 3:
-        return None
+        return ""
     *some, last = rng.sample(names, min(5, len(names)))
     return f"{', '.join(some)} and {last}."
 
@@ -233,11 +231,15 @@ def cut(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
 
 def empty_windows(draft: Draft) -> list[str]:
     """Windows of one to three sentences of the passages that lack what the gold answer says."""
-    said = plain(draft.record.question)
-    facts = [fact.text for fact in facts_of(draft.record.gold) if not stands_in(fact.text, said)]
-    windows = []
+    question, windows = plain(draft.record.question), []
+    facts = [fact.text for fact in facts_of(draft.record.gold) if not stands_in(fact.text, question)]
+
+    def lacking(text: str) -> bool:
+        words = set(content_words(text)) - draft.asked
+        return len(words & draft.wanted) <= 0.2 * len(words) and not any(stands_in(fact, plain(text)) for fact in facts)
+
     for passage in passage_sentences(draft.record):
-        runs = groupby(passage, lambda text: _lacks(text, facts, draft))
+        runs = groupby(passage, lacking)
         for run in (list(texts) for lacks, texts in runs if lacks):
             windows += [" ".join(run[i : i + count]) for count in (1, 2, 3) for i in range(len(run) - count + 1)]
     return [text for text in windows if len(text.split()) >= 4 and text != draft.answer]
@@ -250,11 +252,6 @@ def copied_window(draft: Draft, others: Others, rng: random.Random) -> Edit | No
         return None
     total = (Expectation(TOTAL, "not_rise"),) if draft.is_gold else ()
     return rng.choice(windows), (Expectation("relevance", "not_rise"), *total)
-
-
-def _lacks(text: str, facts: Sequence[str], draft: Draft) -> bool:
-    words = set(content_words(text)) - draft.asked
-    return len(words & draft.wanted) <= 0.2 * len(words) and not any(stands_in(fact, plain(text)) for fact in facts)
 
 
 # Must stay ----------------------------------------------------------------------------------------------------------

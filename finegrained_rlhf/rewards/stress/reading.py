@@ -47,7 +47,9 @@ def read_items(path: str | Path) -> list[StressItem]:
     if Path(path).is_file() and _is_feedback(path):
         items = [_of_feedback(record) for record in read_feedback(path, None) if record.gold is not None]
     else:
-        items = [_item(one, ()) for one in read_prompt_file(path) if any(map(str.strip, _references(one)))]
+        items = [
+            _item(one, ()) for one in read_prompt_file(path) if any(map(str.strip, one.metadata.get("references", ())))
+        ]
     if not items:
         raise DataError("no question has a gold answer, expected `gold` or `answer`", file=path)
     return items
@@ -66,13 +68,9 @@ def _of_feedback(record: FeedbackRecord) -> StressItem:
     return _item(PromptInput(record.id, task_text(record.question, record.passages), known), answers)
 
 
-def _references(one: PromptInput) -> Sequence[str]:
-    references: Sequence[str] = one.metadata.get("references", ())
-    return references
-
-
 def _item(one: PromptInput, answers: tuple[str, ...]) -> StressItem:
-    known, gold = one.metadata, next(text for text in _references(one) if text.strip())
+    known = one.metadata
+    gold = next(text for text in known["references"] if text.strip())
     passages = tuple((passage.title, *_sentences(passage)) for passage in known.get("passages", ()))
     return StressItem(StressRecord(one.id, known.get("question") or one.text, passages, gold, answers), one)
 

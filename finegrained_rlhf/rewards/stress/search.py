@@ -82,7 +82,7 @@ def _best_edit(
     pieces = [*empty_windows(draft), *foreign, *FILLERS, record.question]
 
     def piece() -> str:
-        return (name_list(draft, others, rng) if rng.random() < 0.1 else None) or rng.choice(pieces)
+        return (name_list(draft, others, rng) if rng.random() < 0.1 else "") or rng.choice(pieces)
 
     best: tuple[float, str] | None = None
     tried: set[str] = {record.gold}
