@@ -7,41 +7,30 @@ share their encoder and everything read of an answer.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from finegrained_lab.experiments.qa_feedback.baselines import baseline, counted
 from finegrained_lab.experiments.qa_feedback.scores import difference, measure
 from finegrained_lab.experiments.qa_feedback.split import Fold, split_by_question
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import naming, read_json, write_json
-from finegrained_rlhf.core.markers import InputFile, Seed
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.markers import InputFile, ModelName, Seed
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
-from finegrained_rlhf.rewards.stress.changes import Change, MakesChanges, run_changes
+from finegrained_rlhf.rewards.stress.changes import MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
-from finegrained_rlhf.rewards.stress.measure import RatedTexts, Verdict, share_of, verdicts
-from finegrained_rlhf.rewards.stress.reading import StressItem, read_items
-from finegrained_rlhf.rewards.stress.search import price
-from finegrained_rlhf.text.facts import facts_of, plain, stands_in
+from finegrained_rlhf.rewards.stress.measure import share_of
+from finegrained_rlhf.rewards.stress.reading import read_items
 from finegrained_rlhf.text.tables import markdown_table
 from reward_models.bottleneck.config import BottleneckConfig
-from reward_models.bottleneck.fit import FitSettings, fit_components, fit_need
-from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
-from reward_models.bottleneck_scorer import BottleneckScorer
-from reward_models.data.examples import LabelSettings
 from reward_models.kinds import KINDS
-from reward_models.trust.bottleneck import judge
-from reward_models.trust.items import JudgedRecord, judged_records
+from reward_models.trust.items import JudgedRecord
 
 FAMILIES = ("copy", "swap", "insert", "delete", "mismatch", "degenerate")
 """Of changes: trained on five, tested on the sixth."""
@@ -56,25 +45,9 @@ GOALS: Mapping[str, tuple[str, float]] = {
     "preference": ("pair_accuracy", 0.60),
 }
 """What today's rows of counted words have; no more than `SLACK` may be lost."""
+COMPONENTS = tuple(GOALS)
 SLACK = 0.03
 BASELINES = ("counts", "overlap")
-
-
-def trivial_answers(item: StressItem, model: Bottleneck, foreign: str) -> dict[str, str]:
-    """Answers that nobody has to be paid for: by name."""
-    record = item.record
-    source = model.source(record.question, item.prompt.metadata["passages"])
-    first = " ".join(" ".join(record.passages[0][1:]).split()[:LEAD_WORDS]) if record.passages else ""
-    best = source.sentences[source.nearest] if source.sentences else ""
-    named = {"cut lead": first, "best sentence": best, "restated question": record.question}
-    return {"gold": record.gold, **named, "foreign answer": foreign, "empty": ""}
-
-
-def lacks_gold(record: StressItem, lead: str) -> bool:
-    """Whether a text has none of the names, numbers and dates that the gold answer has and the question has not."""
-    asked, said = plain(record.record.question), plain(lead)
-    facts = [fact.text for fact in facts_of(record.record.gold) if not stands_in(fact.text, asked)]
-    return bool(facts) and not any(stands_in(fact, said) for fact in facts)
 
 
 @dataclass(frozen=True)
@@ -82,7 +55,7 @@ class BottleneckRow(Settings):
     """One row of the table.
 
     Attributes:
-        encoder: directory of the frozen encoder.
+        encoder: the frozen encoder, a directory.
         config: of the heads; its `planted` are the families trained on beside people's marks, and those that are
             rotated where there are any.
         weights: of relevance, factuality and completeness in the total.
@@ -90,7 +63,7 @@ class BottleneckRow(Settings):
         searched: questions of each fold that a price is searched for.
     """
 
-    encoder: str
+    encoder: ModelName
     config: BottleneckConfig = BottleneckConfig()
     weights: Mapping[str, float] = field(
         default_factory=lambda: {"relevance": 0.5, "factuality": 0.1, "completeness": 0.3}
@@ -119,6 +92,9 @@ class RunBottleneckFolds(Settings):
 
     def run(self) -> None:
         """Write what is missing."""
+        from finegrained_lab.experiments.qa_feedback.bottleneck_folds import FoldRun, keep, recall
+        from reward_models.bottleneck.model import SentenceEncoder
+
         records = read_feedback(self.feedback)
         items = {item.record.id: item for item in read_items(self.feedback)}
         folds = split_by_question(records, self.split, 0.125, self.seed)
@@ -130,115 +106,17 @@ class RunBottleneckFolds(Settings):
                 continue
             encoder = SentenceEncoder(row.encoder)
             kept = Path(self.output_dir) / f"{encoder.digest[:12]}.npz"
-            _recall(encoder, kept)
+            recall(encoder, kept)
             for number in todo:
                 print(f"bottleneck: {name}, fold {number}", flush=True)
-                found = _FoldRun(row, encoder, folds[number], items, changes, self.seed).measure()
+                found = FoldRun(row, encoder, folds[number], items, changes, self.seed).measure()
                 self.place(name, number).parent.mkdir(parents=True, exist_ok=True)
                 write_json(self.place(name, number), found)
-                _keep(encoder, kept)
+                keep(encoder, kept)
 
     def place(self, row: str, fold: int) -> Path:
         """Where a fold of a row is written."""
         return Path(self.output_dir) / row / f"fold_{fold}.json"
-
-
-def _recall(encoder: SentenceEncoder, path: Path) -> None:
-    if path.is_file():
-        with naming(path), np.load(path) as saved:
-            texts = json.loads(saved["texts"].tobytes().decode())
-            encoder.known.update(zip(texts, saved["vectors"].astype(np.float32), strict=True))
-
-
-def _keep(encoder: SentenceEncoder, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    texts = np.frombuffer(json.dumps(list(encoder.known)).encode(), dtype=np.uint8)
-    np.savez(path, texts=texts, vectors=np.array(list(encoder.known.values()), dtype=np.float16))
-
-
-class _FoldRun:
-    """One row in one fold: heads for each family that is left out, and what they say of the held-out questions."""
-
-    def __init__(
-        self,
-        row: BottleneckRow,
-        encoder: SentenceEncoder,
-        fold: Fold,
-        items: Mapping[str, StressItem],
-        changes: Sequence[Change],
-        seed: int,
-    ) -> None:
-        self.row, self.fold, self.seed = row, fold, seed
-        self.items = {record.id: items[record.id] for record in fold.test if record.id in items}
-        self.changes = [change for change in changes if change.record in self.items]
-        self.settings = FitSettings(KINDS, seed=seed)
-        record = BottleneckRecord(row.encoder, encoder.digest, "english")
-        self.model = Bottleneck(record, encoder, {}, remembered=None)
-        fit_need(self.model, fold.train, row.config)
-
-    def measure(self) -> dict[str, Any]:
-        """What `fold_K.json` holds."""
-        found: dict[str, Any] = {"changes": [], "trivial": {}, "judged": {}}
-        for left_out in [*(FAMILIES if self.row.config.planted else ()), None]:
-            families = [family for family in self.row.config.planted if family != left_out]
-            fit_components(self.model, self.fold.train, replace(self.row.config, planted=families), self.settings)
-            print(f"bottleneck: fitted without {left_out or 'nothing'}", flush=True)
-            rated = self._rated()
-            tested = (left_out,) if left_out else OTHERS if self.row.config.planted else (*FAMILIES, *OTHERS)
-            found["changes"] += [_verdict(one) for one in self._verdicts(rated, tested)]
-            if left_out == "copy" or not self.row.config.planted:
-                found["trivial"] = self._trivial(rated)
-            if left_out is None:
-                found["judged"] = {name: [asdict(one) for one in self._judged(name)] for name in COMPONENTS}
-                found["price"] = self._price(rated)
-        return found
-
-    def _rated(self) -> RatedTexts:
-        components = {role: BottleneckScorer("", role, model=self.model) for role in ROLES}
-        setting = ComponentConfig(aggregation="mean", empty=-1.0)
-        settings = {"relevance": setting, "factuality": setting}
-        composer = RewardComposer(RewardConfig(components, dict(self.row.weights), settings))
-        return RatedTexts(
-            composer, {id: item.prompt for id, item in self.items.items()}, {role: role for role in ROLES}
-        )
-
-    def _verdicts(self, rated: RatedTexts, families: Sequence[str]) -> list[Verdict]:
-        changes = [
-            replace(change, expectations=tuple(one for one in change.expectations if one.direction != "stay"))
-            for change in self.changes
-            if change.family in families
-        ]
-        rated.add((change.record, text) for change in changes for text in (change.base, change.changed))
-        return verdicts(changes, rated, dict.fromkeys((*ROLES, "total"), 0.0))
-
-    def _trivial(self, rated: RatedTexts) -> dict[str, Any]:
-        ids, rows = list(self.items), {}
-        for i, id in enumerate(ids):
-            item = self.items[id]
-            texts = trivial_answers(item, self.model, self.items[ids[i - 1]].record.gold)
-            texts |= {f"answer {n}": text for n, text in enumerate(self._answers()[id], start=1)}
-            rated.add((id, text) for text in texts.values())
-            values = {
-                name: {role: rated.value(id, text, role) for role in (*ROLES, "total")} for name, text in texts.items()
-            }
-            rows[id] = {"values": values, "lead_lacks_gold": lacks_gold(item, texts["cut lead"])}
-        return rows
-
-    def _answers(self) -> dict[str, tuple[str, ...]]:
-        return {record.id: record.predictions for record in self.fold.test}
-
-    def _judged(self, name: str) -> list[JudgedRecord]:
-        return judged_records(*judge(self.model, self.fold.test, LabelSettings(KINDS[name])))
-
-    def _price(self, rated: RatedTexts) -> dict[str, Any]:
-        records = [item.record for item in self.items.values()]
-        return price(records[: self.row.searched], rated, self._answers(), 200, self.seed, records)
-
-
-def _verdict(one: Verdict) -> dict[str, Any]:
-    change, expected = one.change, one.expectation
-    named = {"record": change.record, "name": change.name, "family": change.family, "source": change.base_source}
-    return {**named, "role": expected.role, "direction": expected.direction, "right": one.right}
 
 
 @dataclass(frozen=True)
@@ -301,6 +179,7 @@ class BottleneckTable(Results):
 
 
 def _today(folds: Sequence[Fold], name: str) -> dict[str, list[JudgedRecord]]:
+    from finegrained_lab.experiments.qa_feedback.baselines import baseline, counted
     from finegrained_rlhf.text.segmentation import SpacySegmenter
 
     segmenter, found = SpacySegmenter(), {}
