@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from finegrained_rlhf.rewards.stress.reading import read_items
 from finegrained_rlhf.text.tables import markdown_table
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.kinds import KINDS
-from reward_models.trust.items import JudgedRecord
+
+if TYPE_CHECKING:
+    from reward_models.trust.items import JudgedRecord
 
 FAMILIES = ("copy", "swap", "insert", "delete", "mismatch", "degenerate")
 """Of changes: trained on five, tested on the sixth."""
@@ -232,6 +234,8 @@ def _row(
 
 
 def _judged_record(row: Mapping[str, Any]) -> JudgedRecord:
+    from reward_models.trust.items import JudgedRecord
+
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     return JudgedRecord(**values)
 
