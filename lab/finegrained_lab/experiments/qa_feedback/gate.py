@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, SFT, judge_gate
-from finegrained_lab.experiments.qa_feedback.baselines import counted
 from finegrained_lab.experiments.qa_feedback.policies import WEIGHTS, RealPolicyTable
 from finegrained_lab.experiments.qa_feedback.questions import TUNING
 from finegrained_lab.experiments.qa_feedback.split import split_by_question
@@ -131,6 +130,8 @@ def counted_totals(
     judges: dict[str, Logistic] = {}
     for name in WEIGHTS:
         kind = replace(kind_named(name), reads_passages=True)
+        from finegrained_lab.experiments.qa_feedback.baselines import counted
+
         items = [one.items for one in counted(kind, learnt, segmenter)]
         judges[name] = fit_counts(items, range(len(count_names(kind))), not isinstance(kind, SegmentKind))
 
