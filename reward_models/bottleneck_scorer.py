@@ -9,19 +9,13 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Span, look_ahead_of
-from reward_models.bottleneck.model import (
-    COMPLETE,
-    COMPONENTS,
-    PREFERRED,
-    TRUE,
-    Bottleneck,
-    load_bottleneck,
-    read_bottleneck,
-)
+from reward_models.kinds import KINDS
 from reward_models.scorers import passages_of, question_of
 
 if TYPE_CHECKING:
     import torch
+
+    from reward_models.bottleneck.model import Bottleneck
 
 
 def check_bottleneck(path: str, settings: Mapping[str, Any]) -> None:
@@ -30,6 +24,8 @@ def check_bottleneck(path: str, settings: Mapping[str, Any]) -> None:
     Raises:
         ModelError: it is missing or damaged.
     """
+    from reward_models.bottleneck.model import read_bottleneck
+
     read_bottleneck(path)
 
 
@@ -43,21 +39,22 @@ class BottleneckScorer:
     Args:
         path: directory of a bottleneck, or of the run that trained it.
         component: relevance (sub-sentences), factuality (sentences), completeness or preference (whole answers).
-        model: the bottleneck itself, where it is there already; no path is read then.
+        model: the `Bottleneck` itself, where it is there already; no path is read then.
     """
 
     input_checks: ClassVar[Mapping[str, Any]] = {"path": check_bottleneck}
     error_free_from = 0.0
     reads_on = False
 
-    def __init__(self, path: ModelName, component: str, model: Bottleneck | None = None) -> None:
-        if component not in COMPONENTS:
-            raise ConfigError(f"component must be one of {', '.join(COMPONENTS)}, got {component!r}")
+    def __init__(self, path: ModelName, component: str, model: Any = None) -> None:
+        if component not in KINDS:
+            raise ConfigError(f"component must be one of {', '.join(KINDS)}, got {component!r}")
         self.path, self.component = path, component
-        self._whole = component in (COMPLETE, PREFERRED)
+        self._whole = component in ("completeness", "preference")
         self.value_range = None if self._whole else (-1.0, 1.0)
         self.look_ahead: int | None = None
-        self._given = self._model = model
+        self._given: Bottleneck | None = model
+        self._model = self._given
 
     def setup(self, device: torch.device | str = "cpu") -> None:
         """Read heads and encoder onto `device`.
@@ -65,10 +62,12 @@ class BottleneckScorer:
         Raises:
             ModelError: they are missing or damaged, or the encoder is another one than in training.
         """
+        from reward_models.bottleneck.model import load_bottleneck
+
         self._model = self._given or load_bottleneck(str(self.path), device)
         if not self._whole:
             self.look_ahead = look_ahead_of(
-                self._model.segmenter, "sentence" if self.component == TRUE else "sub_sentence"
+                self._model.segmenter, "sentence" if self.component == "factuality" else "sub_sentence"
             )
 
     @property

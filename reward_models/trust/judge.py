@@ -17,11 +17,7 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, shared_segmenter
-from reward_models.data.examples import LabelSettings
 from reward_models.kinds import SegmentKind, kind_named, kinds_of
-from reward_models.trust.evaluate import trust_page
-from reward_models.trust.judging import SegmentVerdicts
-from reward_models.trust.measure import marked_texts, segment_trust
 
 
 @runtime_checkable
@@ -87,6 +83,10 @@ class EvaluateJudge(Settings):
         return report
 
     def _measure(self, name: str, scorer: JudgesSegments, records: Sequence[FeedbackRecord]) -> dict[str, Any]:
+        from reward_models.data.examples import LabelSettings
+        from reward_models.trust.judging import SegmentVerdicts
+        from reward_models.trust.measure import marked_texts, segment_trust
+
         settings, segmenter = LabelSettings(kind_named(name, kinds_of(self.taxonomy))), shared_segmenter(self.segmenter)
         texts, prompts = [], []
         for record in records:
@@ -113,6 +113,8 @@ class EvaluateJudge(Settings):
 
 def judge_part(values: Mapping[str, Any]) -> str:
     """What a judge said of a category, as Markdown."""
+    from reward_models.trust.evaluate import trust_page
+
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in values["outcomes"].items())
     return (
         f"{trust_page(values)}\n{values['unscored']} answers without a judgement ({outcomes}); spread of a segment's "

@@ -23,10 +23,8 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.text.segmentation import RULES, SpacySegmenter
 from finegrained_rlhf.text.trivial import best_sentence, cut_lead
-from reward_models.encoders.counts import count_names, word_counts
 from reward_models.kinds import SegmentKind, kind_named
 from reward_models.kinds.parts import answer_parts, factuality_parts
-from reward_models.training.logistic import Logistic, fit_counts
 
 
 @dataclass(frozen=True)
@@ -126,12 +124,14 @@ def counted_totals(
     Returns:
         Totals, one a question: `gold`, `sft` (the first prediction), `cut_lead`, and further trivial answers.
     """
+    from finegrained_lab.experiments.qa_feedback.baselines import counted
+    from reward_models.encoders.counts import count_names, word_counts
+    from reward_models.training.logistic import Logistic, fit_counts
+
     segmenter = SpacySegmenter(RULES)
     judges: dict[str, Logistic] = {}
     for name in WEIGHTS:
         kind = replace(kind_named(name), reads_passages=True)
-        from finegrained_lab.experiments.qa_feedback.baselines import counted
-
         items = [one.items for one in counted(kind, learnt, segmenter)]
         judges[name] = fit_counts(items, range(len(count_names(kind))), not isinstance(kind, SegmentKind))
 

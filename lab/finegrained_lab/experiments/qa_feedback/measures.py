@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from finegrained_lab.experiments.intervals import share_interval
 from finegrained_lab.experiments.qa_feedback.trivial import trivial_answers
@@ -123,6 +122,8 @@ def agreement(records: Sequence[Judged], name: str, mark: str, statistic: Statis
 
 def rank_correlation(pairs: NDArray[np.float64]) -> float | None:
     """Spearman's ρ of pairs of numbers, [N, 2]; None where one does not vary."""
+    from scipy.stats import rankdata
+
     ranks = rankdata(pairs, axis=0)
     deviations = ranks - ranks.mean(axis=0)
     size = float(np.sqrt((deviations**2).sum(axis=0).prod()))
@@ -135,6 +136,8 @@ def separation(pairs: NDArray[np.float64]) -> float | None:
     positive, negative = int(has.sum()), int((~has).sum())
     if not positive or not negative:
         return None
+    from scipy.stats import rankdata
+
     return float(rankdata(pairs[:, 0])[has].sum() - positive * (positive + 1) / 2) / (positive * negative)
 
 
