@@ -9,7 +9,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Span, look_ahead_of
-from reward_models.kinds import KINDS
+from reward_models.kinds import KINDS, PairKind
 from reward_models.scorers import passages_of, question_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class BottleneckScorer:
         if component not in KINDS:
             raise ConfigError(f"component must be one of {', '.join(KINDS)}, got {component!r}")
         self.path, self.component = path, component
-        self._whole = component in ("completeness", "preference")
+        self._whole = isinstance(KINDS[component], PairKind)
         self.value_range = None if self._whole else (-1.0, 1.0)
         self.look_ahead: int | None = None
         self._given: Bottleneck | None = model
@@ -65,10 +65,9 @@ class BottleneckScorer:
         from reward_models.bottleneck.model import load_bottleneck
 
         self._model = self._given or load_bottleneck(str(self.path), device)
-        if not self._whole:
-            self.look_ahead = look_ahead_of(
-                self._model.segmenter, "sentence" if self.component == "factuality" else "sub_sentence"
-            )
+        density = KINDS[self.component].density
+        if density == "sentence" or density == "sub_sentence":
+            self.look_ahead = look_ahead_of(self._model.segmenter, density)
 
     @property
     def model(self) -> Bottleneck:

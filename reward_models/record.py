@@ -23,6 +23,15 @@ _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
 _PIPELINE = re.compile(r"rules|english|[a-z]{2,3}_[a-z]+_[a-z]+_[a-z]+")
 
 
+NAMED_SEGMENTERS = "rules, english or a spaCy pipeline (en_core_web_sm)"
+"""What a record may say of a segmenter: whoever made it may be a stranger, and a directory is opened by its owner."""
+
+
+def may_name(segmenter: object) -> bool:
+    """Whether a record may name this segmenter: one of `NAMED_SEGMENTERS`."""
+    return isinstance(segmenter, str) and _PIPELINE.fullmatch(segmenter) is not None
+
+
 def check_input_settings(global_attention: str, passages: str) -> None:
     """Raise ConfigError where one of the two is no choice."""
     if global_attention not in get_args(GlobalAttention):
@@ -89,10 +98,10 @@ class RewardModelRecord:
         Raises:
             ModelError: it is a directory or a package that is no spaCy pipeline by its name.
         """
-        if not _PIPELINE.fullmatch(self.segmenter):
+        if not may_name(self.segmenter):
             raise ModelError(
-                f"{REWARD_MODEL_RECORD}: segmenter: {self.segmenter!r}: a record may name rules, english or a spaCy "
-                "pipeline (en_core_web_sm); where you know this one, name it yourself: segmenter=…"
+                f"{REWARD_MODEL_RECORD}: segmenter: {self.segmenter!r}: a record may name {NAMED_SEGMENTERS}; where "
+                "you know this one, name it yourself: segmenter=…"
             )
         return self.segmenter
 

@@ -182,7 +182,7 @@ class JudgeFree:
             known = prompt.metadata
             passages = [f"{passage.title}\n{passage.text}" for passage in known["passages"]]
             row = measures_of(response, known["question"], passages, known.get("references") or ())
-            totals = {name: (found + row[name][0], of + row[name][1]) for name, (found, of) in totals.items()}
+            totals = {name: (part + row[name][0], whole + row[name][1]) for name, (part, whole) in totals.items()}
         return totals
 
 

@@ -97,16 +97,16 @@ def rows_of(values: Mapping[str, Any], only: str | None = None) -> list[dict[str
 
 def weaknesses(values: Mapping[str, Any], role: str) -> list[Weakness]:
     """The rows of a role that are below the thresholds; `total` has the price among its rows."""
-    found = []
+    weak = []
     for row in rows_of(values, role):
         if row["ranked_right"] < WEAK:
             severe = row["must"] != "stay" and row["high"] is not None and row["high"] < BROKEN
-            found.append(Weakness(f"{row['change']} is ranked right in {share_in_words(row, 'ranked_right')}", severe))
+            weak.append(Weakness(f"{row['change']} is ranked right in {share_in_words(row, 'ranked_right')}", severe))
     search = values.get("search") or {}
     if role == TOTAL and search.get("bought") is not None and search["above_median"] > SOLD:
         what = f"an answer without truth beats the median sample in {share_in_words(search, 'above_median')}"
-        found.append(Weakness(f"{what} of the questions", search["low"] is not None and search["low"] > BROKEN))
-    return found
+        weak.append(Weakness(f"{what} of the questions", search["low"] is not None and search["low"] > BROKEN))
+    return weak
 
 
 def model_paths(components: Mapping[str, Any]) -> dict[str, str]:

@@ -99,19 +99,19 @@ def facts_of(text: str, context: str = "") -> list[Fact]:
         text: any text.
         context: more text, to tell which words that begin a sentence are names.
     """
-    found = [Fact(*match.span(), match.group(), "date") for match in _DATE.finditer(text)]
-    found += _apart(text, found, [m.span() for m in _NUMBER.finditer(text)], "number")
+    facts = [Fact(*match.span(), match.group(), "date") for match in _DATE.finditer(text)]
+    facts += _apart(text, facts, [m.span() for m in _NUMBER.finditer(text)], "number")
     names = list(_name_runs(text))
     inside = {word for run in (*names, *_name_runs(context)) for word in run[2]}
-    found += _apart(text, found, [run[:2] for run in names if run[2] or text[run[0] : run[1]] in inside], "name")
-    return sorted(found, key=lambda fact: fact.start)
+    facts += _apart(text, facts, [run[:2] for run in names if run[2] or text[run[0] : run[1]] in inside], "name")
+    return sorted(facts, key=lambda fact: fact.start)
 
 
-def _apart(text: str, found: list[Fact], spans: list[tuple[int, int]], kind: FactKind) -> list[Fact]:
+def _apart(text: str, facts: list[Fact], spans: list[tuple[int, int]], kind: FactKind) -> list[Fact]:
     return [
         Fact(start, end, text[start:end], kind)
         for start, end in spans
-        if all(end <= fact.start or fact.end <= start for fact in found)
+        if all(end <= fact.start or fact.end <= start for fact in facts)
     ]
 
 

@@ -157,11 +157,11 @@ class Source:
         Share of the segment's words that the sentence has; share of the sentence's words that the segment has; share
         of the segment's pairs of neighbouring words that the sentence has.
         """
-        told = [frozenset(stems(text)) - self.asked for text in segments]
-        shared = (self._matrix(told) * self._weight) @ self._told.T
-        worth = np.array([max(self._worth(words), _TINY) for words in told]).reshape(-1, 1)
+        own = [frozenset(stems(text)) - self.asked for text in segments]
+        shared = (self._matrix(own) * self._weight) @ self._told.T
+        worth = np.array([max(self._worth(words), _TINY) for words in own]).reshape(-1, 1)
         orders = [self._pairs(text) for text in segments]
-        order = [[_share(len(own & of), len(own)) for of in self._order] for own in orders]
+        order = [[_share(len(pairs & of), len(pairs)) for of in self._order] for pairs in orders]
         size = np.maximum(self._size, _TINY)
         return shared / worth, shared / size, np.array(order, float).reshape(len(segments), len(self.sentences))
 
@@ -185,7 +185,7 @@ class Source:
             return np.zeros((len(segments), len(RELEVANCE)))
         words, back, order = self._links(segments)
         copied, says = (words + order) / 2, np.clip(words / SAID, 0.0, 1.0) * (back > 0)
-        rank, before, rows, told = need / max(float(need.max()), _TINY), np.zeros(len(need)), [], frozenset[str]()
+        rank, before, rows, earlier = need / max(float(need.max()), _TINY), np.zeros(len(need)), [], frozenset[str]()
         for text, copy, say in zip(segments, copied, says, strict=True):
             own = frozenset(stems(text)) - self.asked
             rows.append(
@@ -196,11 +196,11 @@ class Source:
                     (say * need).max(),
                     (say * rank).max(),
                     (np.maximum(say - before, 0.0) * rank).max(),
-                    self._has(told, own),
+                    self._has(earlier, own),
                     (copy * need).sum() / (copy.sum() + 0.1),
                 )
             )
-            before, told = np.maximum(before, say), told | own
+            before, earlier = np.maximum(before, say), earlier | own
         return np.array(rows, float).reshape(-1, len(RELEVANCE))
 
     def completeness_row(self, need: Array, segments: Sequence[str]) -> Array:
@@ -212,11 +212,11 @@ class Source:
         if not segments or not len(need):
             return np.zeros(len(COMPLETENESS))
         words = self._covered(frozenset[str]().union(*map(stems, segments)) - self.asked)
-        said, asked = plain(" ".join(segments)), plain(self.question)
+        answer, asked = plain(" ".join(segments)), plain(self.question)
         facts = np.array(words)
         for i, text in enumerate(self.sentences):
             if new := [fact for _, fact in _facts(text) if not stands_in(fact, asked)]:
-                facts[i] = sum(stands_in(fact, said) for fact in new) / len(new)
+                facts[i] = sum(stands_in(fact, answer) for fact in new) / len(new)
         covered = np.stack([words, np.clip(words / HALF, 0.0, 1.0), self._links(segments)[1].max(0), facts])
         return np.array(covered @ need / max(float(need.sum()), _TINY))
 

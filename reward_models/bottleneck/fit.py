@@ -11,8 +11,9 @@ import numpy as np
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labels import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.rewards.stress.changes import TOTAL, Change, MakesChanges, StressRecord, run_changes
+from finegrained_rlhf.rewards.stress.changes import TOTAL, Change, MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
+from finegrained_rlhf.rewards.stress.reading import item_of
 from finegrained_rlhf.text.segmentation import Span
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source, stems
@@ -121,8 +122,8 @@ def gold_shares(source: Source, gold: str, pieces: Sequence[str]) -> Array:
         gold: the answer.
         pieces: its sub-sentences.
     """
-    told = [frozenset(stems(piece)) - source.asked for piece in pieces]
-    return source.shares(frozenset(stems(gold)) - source.asked, [words for words in told if len(words) > 1])
+    words_of = [frozenset(stems(piece)) - source.asked for piece in pieces]
+    return source.shares(frozenset(stems(gold)) - source.asked, [words for words in words_of if len(words) > 1])
 
 
 def fit_need(model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig) -> None:
@@ -186,17 +187,7 @@ def planted_changes(records: Sequence[FeedbackRecord], config: BottleneckConfig,
     families = list(dict.fromkeys(maker.family for maker in BUILT_IN))
     if unknown := [family for family in config.planted if family not in families]:
         raise ConfigError(f"reward_model.planted: expected some of {', '.join(families)}, got {', '.join(unknown)}")
-    questions = [
-        StressRecord(
-            one.id,
-            one.question,
-            tuple((passage.title, *passage.sentences) for passage in one.passages),
-            one.gold,
-            tuple(text for i, text in enumerate(one.predictions) if i not in one.marked),
-        )
-        for one in records
-        if one.gold is not None
-    ]
+    questions = [item_of(one).record for one in records if one.gold is not None]
     makers: list[MakesChanges] = [maker for maker in BUILT_IN if maker.family in config.planted]
     return run_changes(questions, makers, seed, config.changes) if makers else []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter, Span, shared_segm
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source
 from reward_models.kinds import KINDS
+from reward_models.record import NAMED_SEGMENTERS, may_name
 
 RECORD, HEADS = "bottleneck.json", "heads.safetensors"
 COMPONENTS = tuple(KINDS)
@@ -73,7 +74,8 @@ class SentenceEncoder:
     def _read(self, texts: Sequence[str]) -> None:
         rows = self._tokenizer(list(texts), truncation=True, max_length=self._limit)["input_ids"]
         ids, mask = (part.to(self._network.device) for part in pad_rows(rows, self._tokenizer.pad_token_id or 0))
-        hidden = self._network(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+        with torch.autocast(self._network.device.type, enabled=False):  # the same vectors as in training
+            hidden = self._network(input_ids=ids, attention_mask=mask).last_hidden_state.float()
         pooled = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
         self.known.update(zip(texts, torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy(), strict=True))
 
@@ -223,9 +225,14 @@ def read_bottleneck(path: str | Path) -> tuple[Path, BottleneckRecord, dict[str,
         raise ModelError(f"{path}: no bottleneck here (expected {RECORD}, or a run with model/{RECORD})")
     try:
         raw = read_json(directory / RECORD)
-        record = BottleneckRecord(**{each.name: raw[each.name] for each in fields(BottleneckRecord)})
-    except (DataError, KeyError, TypeError) as error:
+        moments = {name: (float(mean), float(std)) for name, (mean, std) in raw["moments"].items()}
+        record = BottleneckRecord(str(raw["encoder"]), str(raw["digest"]), str(raw["segmenter"]), moments)
+        if not {COMPLETE, PREFERRED} <= moments.keys() or not np.isfinite(list(moments.values())).all():
+            raise ValueError(f"moments of {COMPLETE} and {PREFERRED}, two numbers each")
+    except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{directory / RECORD}: not the record of a bottleneck ({error})") from None
+    if not may_name(record.segmenter):
+        raise ModelError(f"{directory / RECORD}: segmenter: {record.segmenter!r}: a record may name {NAMED_SEGMENTERS}")
     read = (RELEVANCE, FACTUALITY, COMPLETENESS, PREFERENCE)
     sizes: dict[str, int | None] = {"need": None, **dict(zip(COMPONENTS, map(len, read), strict=True))}
     try:
@@ -241,14 +248,20 @@ def read_bottleneck(path: str | Path) -> tuple[Path, BottleneckRecord, dict[str,
     return directory, record, heads
 
 
-@lru_cache(maxsize=4)
 def load_bottleneck(path: str, device: Any = "cpu") -> Bottleneck:
     """A saved bottleneck with its encoder on a device; components of one directory share it.
 
     Raises:
         ModelError: it is missing or damaged, or its encoder is missing or another one than in training.
     """
-    directory, record, heads = read_bottleneck(path)
+    directory = read_bottleneck(path)[0]
+    return _loaded(directory, sha256_of(directory / HEADS) + sha256_of(directory / RECORD), device)
+
+
+@lru_cache(maxsize=4)
+def _loaded(directory: Path, digest: str, device: Any) -> Bottleneck:
+    """Once for each state of a directory: its `digest` is another where it was trained anew."""
+    _, record, heads = read_bottleneck(directory)
     encoder = SentenceEncoder(record.encoder).to(device)
     if encoder.digest != record.digest:
         raise ModelError(f"{directory}: was trained on another encoder than the one in {record.encoder} (its digest)")

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from feedback_samples import record
 from reward_model_samples import save_bert
+from safetensors.numpy import load_file, save_file
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
@@ -129,11 +131,18 @@ def feedback(count: int) -> list[FeedbackRecord]:
     return records
 
 
-def trained(tmp_path: Path, **settings: object) -> tuple[Path, Path]:
+def trained(tmp_path: Path, segmenter: str = "english", **settings: object) -> tuple[Path, Path]:
+    tmp_path.mkdir(exist_ok=True)
     encoder, data = save_bert(tmp_path / "bert"), tmp_path / "feedback.json"
     write_feedback(data, feedback(12))
     config = BottleneckConfig(**settings)  # type: ignore[arg-type]
-    job = TrainRewardModel(output_dir=str(tmp_path / "run"), data=str(data), model=str(encoder), reward_model=config)
+    job = TrainRewardModel(
+        output_dir=str(tmp_path / "run"),
+        data=str(data),
+        model=str(encoder),
+        reward_model=config,
+        segmenter=segmenter,
+    )
     job.run()
     return tmp_path / "run", data
 
@@ -186,6 +195,15 @@ def test_another_encoder_than_in_training_is_refused(run: tuple[Path, Path], tmp
     write_json(copied / RECORD, {**read_json(copied / RECORD), "digest": "0" * 64})
     with pytest.raises(ModelError, match="another encoder"):
         load_bottleneck(str(copied))
+    for wrong, words in (
+        ({"segmenter": str(tmp_path)}, "a record may name rules"),
+        ({"moments": {}}, "not the record"),
+        ({"moments": {"completeness": [0.0, 1.0], "preference": ["x", 1.0]}}, "not the record"),
+    ):
+        write_json(copied / RECORD, {**read_json(run[0] / "model" / RECORD), **wrong})
+        with pytest.raises(ModelError, match=words):
+            load_bottleneck(str(copied))
+    write_json(copied / RECORD, read_json(run[0] / "model" / RECORD))
     (copied / "heads.safetensors").write_bytes(b"no")
     with pytest.raises(ModelError, match="not the heads"):
         load_bottleneck(str(copied))
@@ -193,7 +211,33 @@ def test_another_encoder_than_in_training_is_refused(run: tuple[Path, Path], tmp
         load_bottleneck(str(tmp_path / "nowhere"))
 
 
+def test_a_bottleneck_that_was_trained_anew_is_read_anew(run: tuple[Path, Path], tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    for file in (run[0] / "model").iterdir():
+        (copied / file.name).write_bytes(file.read_bytes())
+    first = load_bottleneck(str(copied))
+    assert load_bottleneck(str(copied)) is first
+    heads = load_file(copied / "heads.safetensors")
+    save_file({**heads, "factuality.bias": heads["factuality.bias"] + 1.0}, copied / "heads.safetensors")
+    assert load_bottleneck(str(copied)).heads["factuality"].bias == pytest.approx(first.heads["factuality"].bias + 1.0)
+
+
+def test_autocast_changes_no_value(run: tuple[Path, Path]) -> None:
+    plain, cast = (BottleneckScorer(str(run[0]), "completeness") for _ in range(2))
+    texts = [SENTENCES[0], SENTENCES[1]]
+    other = asked("Who keeps sheep there in the summer of 1931?")
+    fresh = load_bottleneck(str(run[0])).encoder
+    expected = plain.score([other] * 2, texts).values
+    fresh.known.clear()
+    cast.model._source.cache_clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cast.score([other] * 2, texts).values == expected
+
+
 def test_bad_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="keeps its name"):
+        trained(tmp_path / "own", segmenter=str(tmp_path))
     with pytest.raises(ConfigError, match="planted: expected some of swap"):
         trained(tmp_path, planted=("swaps",))
     with pytest.raises(ConfigError, match="component must be one of"):

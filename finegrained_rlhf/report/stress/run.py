@@ -115,12 +115,12 @@ def attack(
     judged = verdicts(changes, rated, spread)
     asked, among = records[: config.searched] if config.edits else [], answers if several else {}
     with ProgressBar("searching", len(asked), "questions", job.format == "table") as bar:
-        found = price(asked, rated, among, config.edits, job.seed, records, bar.update)
+        searched = price(asked, rated, among, config.edits, job.seed, records, bar.update)
     table = change_table(judged, job.seed)
     return {
         "changes": {name: table[name] for name in dict.fromkeys([*(m.name for m in makers), *table]) if name in table},
         "leakage": leakage_table(changes, rated, spread),
-        "search": found,
+        "search": searched,
         "worst": worst_cases(judged, {record.id: record.question for record in records}, spread),
         "data": str(job.data),
         "seed": job.seed,

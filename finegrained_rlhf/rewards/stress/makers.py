@@ -130,8 +130,8 @@ def _number_like(fact: Fact, draft: Draft, others: Others, rng: random.Random) -
 
 def insert_foreign(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """A sentence of another question's passages behind a needed one, of which it shares no word."""
-    mine = {*draft.asked, *draft.wanted, *content_words(draft.answer)}
-    texts = (text for other in others for text, words in spare_sentences(other) if mine.isdisjoint(words))
+    related = {*draft.asked, *draft.wanted, *content_words(draft.answer)}
+    texts = (text for other in others for text, words in spare_sentences(other) if related.isdisjoint(words))
     foreign = next(texts, None)
     if foreign is None or not draft.needed:
         return None
@@ -162,12 +162,12 @@ def delete_fact(draft: Draft, others: Others, rng: random.Random) -> Edit | None
 
 def other_answer(draft: Draft, others: Others, rng: random.Random) -> Edit | None:
     """The gold answer to the question that has least to do with this one."""
-    mine = draft.asked | draft.wanted
+    related = draft.asked | draft.wanted
     shared = []
     for number, other in enumerate(others):
         words = content_words(other.gold)
         if words and plain(other.gold) != plain(draft.record.gold):
-            shared.append((sum(word in mine for word in words) / len(words), number))
+            shared.append((sum(word in related for word in words) / len(words), number))
     if not shared or min(shared)[0] > 0.4 or not draft.says_something:
         return None
     changed = others[min(shared)[1]].gold

@@ -126,7 +126,7 @@ def spreads(rated: RatedTexts, answers: Mapping[str, Sequence[str]]) -> dict[str
         rated: has scored the answers.
         answers: to each question; where no question has two different ones, the spread is that over questions.
     """
-    found = {}
+    by_role = {}
     for role in dict.fromkeys((*rated.roles, *rated.roles.values(), TOTAL)):
         groups = [
             [rated.value(record, text, role) for text in dict.fromkeys(texts)] for record, texts in answers.items()
@@ -136,8 +136,8 @@ def spreads(rated: RatedTexts, answers: Mapping[str, Sequence[str]]) -> dict[str
         free = sum(len(group) - 1 for group in several)
         pooled = math.fsum((len(group) - 1) * variance(group) for group in several if len(group) > 1)
         spread = math.sqrt(pooled / free) if free > 0 else 0.0
-        found[role] = spread if spread > TIE else 0.0
-    return found
+        by_role[role] = spread if spread > TIE else 0.0
+    return by_role
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def read_items(path: str | Path) -> list[StressItem]:
         DataError: the file cannot be read, or no question of it has a gold answer.
     """
     if Path(path).is_file() and _is_feedback(path):
-        items = [_of_feedback(record) for record in read_feedback(path, None) if record.gold is not None]
+        items = [item_of(record) for record in read_feedback(path, None) if record.gold is not None]
     else:
         items = [
             _item(one, ()) for one in read_prompt_file(path) if any(map(str.strip, one.metadata.get("references", ())))
@@ -62,7 +62,8 @@ def _is_feedback(path: str | Path) -> bool:
     return any(isinstance(row, Mapping) and "prediction 1" in row for row in rows)
 
 
-def _of_feedback(record: FeedbackRecord) -> StressItem:
+def item_of(record: FeedbackRecord) -> StressItem:
+    """The question of a feedback record with a gold answer."""
     known = {"question": record.question, "passages": record.passages, "references": (record.gold,)}
     answers = tuple(text for i, text in enumerate(record.predictions) if i not in record.marked)
     return _item(PromptInput(record.id, task_text(record.question, record.passages), known), answers)
@@ -92,9 +93,9 @@ def read_samples(path: str | Path, items: Sequence[StressItem]) -> dict[str, tup
     by_question = {plain(one.question): one.outputs for one in outputs}
     samples = {}
     for item in items:
-        found = by_id.get(item.record.id) or by_question.get(plain(item.record.question))
-        if found:
-            samples[item.record.id] = found
+        answers = by_id.get(item.record.id) or by_question.get(plain(item.record.question))
+        if answers:
+            samples[item.record.id] = answers
     if not samples:
         raise DataError("has no answer to any question of the data", file=path)
     return samples

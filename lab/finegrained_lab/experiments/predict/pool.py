@@ -30,13 +30,13 @@ def chances(rewards: Sequence[float], n: int) -> Array:
     values = np.asarray(rewards, float)
     order, total = np.argsort(values, kind="stable"), math.comb(len(values), n)
     by_rank = np.array([math.comb(rank, n - 1) / total for rank in range(len(values))])
-    found = np.empty(len(values))
+    shares = np.empty(len(values))
     start = 0
     for stop in range(1, len(values) + 1):
         if stop == len(values) or values[order[stop]] - values[order[start]] > TIE:
-            found[order[start:stop]] = by_rank[start:stop].mean()
+            shares[order[start:stop]] = by_rank[start:stop].mean()
             start = stop
-    return found
+    return shares
 
 
 def divergence(n: int) -> float:

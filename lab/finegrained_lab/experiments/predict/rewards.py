@@ -142,11 +142,11 @@ class Reward:
 
     def disagreement(self, others: Sequence[Reward]) -> float:
         """1 − the mean rank correlation with other rewards over the samples of a question, mean over questions."""
-        found = []
+        agreed = []
         for other in others:
-            for mine, its in zip(self.totals, other.totals, strict=True):
-                found.append(spearman(mine, its) or 0.0)
-        return 1.0 - fmean(found) if found else math.nan
+            for first, second in zip(self.totals, other.totals, strict=True):
+                agreed.append(spearman(first, second) or 0.0)
+        return 1.0 - fmean(agreed) if agreed else math.nan
 
     def best_of(self, truth: Measures) -> dict[str, list[float]]:
         """By n of `SIZES`: the true `error` of best of n, its mean `quality`, the mean reward `proxy`, and the `kl`."""

@@ -125,33 +125,33 @@ class PredictTable(Results):
 def correlations(rows: Rows, outcome: str) -> list[dict[str, Any]]:
     """Spearman of each predictor with the outcome, by subset, with the interval over faults that are drawn again."""
     parts = [(subset, [row for row in rows if chosen(row)], _rho) for subset, chosen in SUBSETS.items()]
-    found = []
+    table = []
     for subset, chosen, measure in [*parts, ("within one size and noise", rows, _rho_within)]:
         for name in PREDICTORS:
             one = bootstrap_interval(_by_fault(chosen), partial(measure, name=name, outcome=outcome), draws=1000)
-            found.append({"subset": subset, "predictor": name, "rho": one.value, "low": one.low, "high": one.high})
-    return found
+            table.append({"subset": subset, "predictor": name, "rho": one.value, "low": one.low, "high": one.high})
+    return table
 
 
 def differences(rows: Rows, outcome: str) -> list[dict[str, Any]]:
     """How much closer to −1 or 1 the stress score's correlation is than that of each other predictor."""
-    found = []
+    table = []
     for name in PREDICTORS:
         if not name.startswith("stress"):
             one = bootstrap_interval(_by_fault(rows), partial(_closer, name=name, outcome=outcome), draws=1000)
-            found.append({"predictor": name, "difference": one.value, "low": one.low, "high": one.high})
-    return found
+            table.append({"predictor": name, "difference": one.value, "low": one.low, "high": one.high})
+    return table
 
 
 def confirmed(policies: Rows) -> dict[str, dict[str, Any]]:
     """Spearman of what was known before a run with the true error at its end, and the interval over runs."""
-    found = {}
+    table = {}
     for name in (OUTCOME, *PREDICTORS):
         one = bootstrap_interval(
             [[run] for run in policies], partial(_rho, name=name, outcome="final_error"), draws=1000
         )
-        found[name] = {"rho": one.value, "low": one.low, "high": one.high}
-    return found
+        table[name] = {"rho": one.value, "low": one.low, "high": one.high}
+    return table
 
 
 def _by_fault(rows: Rows) -> list[list[Mapping[str, Any]]]:
@@ -180,7 +180,7 @@ def _closer(groups: Sequence[Rows], name: str, outcome: str) -> float | None:
 
 
 def _policies(directory: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
-    found = []
+    policies = []
     for row in rows:
         run = RunDirectory(directory / row["reward"])
         if row["seed"] != seed or not run.results.is_file():
@@ -197,7 +197,7 @@ def _policies(directory: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
             "above_gold": next((n for n, value in enumerate(paid) if value > trivial["gold"]), None),
             "hacking": next((n for n, line in enumerate(lines) if hacking_warnings(lines[0], line)), None),
         }
-        found.append(
+        policies.append(
             {
                 "reward": row["reward"],
                 **{name: row[name] for name in (*PREDICTORS, OUTCOME)},
@@ -211,7 +211,7 @@ def _policies(directory: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
                 "paid": paid,
             }
         )
-    return found
+    return policies
 
 
 def _correlation_page(result: Mapping[str, Any]) -> str:

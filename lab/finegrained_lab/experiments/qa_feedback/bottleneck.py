@@ -39,7 +39,6 @@ FAMILIES = ("copy", "swap", "insert", "delete", "mismatch", "degenerate")
 OTHERS = ("pad", "cut")
 """Families that nothing is ever trained on."""
 ROLES = ("relevance", "factuality", "completeness")
-LEAD_WORDS = 35
 GOALS: Mapping[str, tuple[str, float]] = {
     "relevance": ("balanced_accuracy", 0.65),
     "factuality": ("balanced_accuracy", 0.83),
@@ -111,9 +110,9 @@ class RunBottleneckFolds(Settings):
             recall(encoder, kept)
             for number in todo:
                 print(f"bottleneck: {name}, fold {number}", flush=True)
-                found = FoldRun(row, encoder, folds[number], items, changes, self.seed).measure()
+                measured = FoldRun(row, encoder, folds[number], items, changes, self.seed).measure()
                 self.place(name, number).parent.mkdir(parents=True, exist_ok=True)
-                write_json(self.place(name, number), found)
+                write_json(self.place(name, number), measured)
                 keep(encoder, kept)
 
     def place(self, row: str, fold: int) -> Path:
@@ -184,15 +183,15 @@ def _today(folds: Sequence[Fold], name: str) -> dict[str, list[JudgedRecord]]:
     from finegrained_lab.experiments.qa_feedback.baselines import baseline, counted
     from finegrained_rlhf.text.segmentation import SpacySegmenter
 
-    segmenter, found = SpacySegmenter(), {}
+    segmenter, by_kind = SpacySegmenter(), {}
     for kind in KINDS.values():
         items = [counted(kind, fold.test, segmenter) for fold in folds]
-        found[kind.name] = [
+        by_kind[kind.name] = [
             one
             for k, test in enumerate(items)
             for one in baseline(name, kind, [item for j, of in enumerate(items) if j != k for item in of], test)
         ]
-    return found
+    return by_kind
 
 
 def _shown(records: Sequence[JudgedRecord], kind: str) -> dict[str, Any]:

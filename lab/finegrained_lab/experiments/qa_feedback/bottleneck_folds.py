@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from finegrained_lab.experiments.qa_feedback.bottleneck import FAMILIES, LEAD_WORDS, OTHERS, ROLES, BottleneckRow
+from finegrained_lab.experiments.qa_feedback.bottleneck import FAMILIES, OTHERS, ROLES, BottleneckRow
 from finegrained_lab.experiments.qa_feedback.split import Fold
 from finegrained_rlhf.core.files import naming
 from finegrained_rlhf.rewards.composition import RewardComposer
@@ -20,6 +20,7 @@ from finegrained_rlhf.rewards.stress.measure import RatedTexts, Verdict, verdict
 from finegrained_rlhf.rewards.stress.reading import StressItem
 from finegrained_rlhf.rewards.stress.search import price
 from finegrained_rlhf.text.facts import facts_of, plain, stands_in
+from finegrained_rlhf.text.trivial import cut_lead
 from reward_models.bottleneck.fit import FitSettings, fit_components, fit_need
 from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
 from reward_models.bottleneck_scorer import BottleneckScorer
@@ -29,11 +30,11 @@ from reward_models.trust.bottleneck import judge
 from reward_models.trust.items import JudgedRecord, judged_records
 
 
-def trivial_answers(item: StressItem, model: Bottleneck, foreign: str) -> dict[str, str]:
+def texts_nobody_wrote(item: StressItem, model: Bottleneck, foreign: str) -> dict[str, str]:
     """Answers that nobody has to be paid for: by name."""
     record = item.record
     source = model.source(record.question, item.prompt.metadata["passages"])
-    first = " ".join(" ".join(record.passages[0][1:]).split()[:LEAD_WORDS]) if record.passages else ""
+    first = cut_lead([" ".join(passage[1:]) for passage in record.passages]) or ""
     best = source.sentences[source.nearest] if source.sentences else ""
     named = {"cut lead": first, "best sentence": best, "restated question": record.question}
     return {"gold": record.gold, **named, "foreign answer": foreign, "empty": ""}
@@ -41,9 +42,9 @@ def trivial_answers(item: StressItem, model: Bottleneck, foreign: str) -> dict[s
 
 def lacks_gold(record: StressItem, lead: str) -> bool:
     """Whether a text has none of the names, numbers and dates that the gold answer has and the question has not."""
-    asked, said = plain(record.record.question), plain(lead)
+    asked, copied = plain(record.record.question), plain(lead)
     facts = [fact.text for fact in facts_of(record.record.gold) if not stands_in(fact.text, asked)]
-    return bool(facts) and not any(stands_in(fact, said) for fact in facts)
+    return bool(facts) and not any(stands_in(fact, copied) for fact in facts)
 
 
 def recall(encoder: SentenceEncoder, path: Path) -> None:
@@ -83,20 +84,20 @@ class FoldRun:
 
     def measure(self) -> dict[str, Any]:
         """What `fold_K.json` holds."""
-        found: dict[str, Any] = {"changes": [], "trivial": {}, "judged": {}}
+        measured: dict[str, Any] = {"changes": [], "trivial": {}, "judged": {}}
         for left_out in [*(FAMILIES if self.row.config.planted else ()), None]:
             families = [family for family in self.row.config.planted if family != left_out]
             fit_components(self.model, self.fold.train, replace(self.row.config, planted=families), self.settings)
             print(f"bottleneck: fitted without {left_out or 'nothing'}", flush=True)
             rated = self._rated()
             tested = (left_out,) if left_out else OTHERS if self.row.config.planted else (*FAMILIES, *OTHERS)
-            found["changes"] += [_verdict(one) for one in self._verdicts(rated, tested)]
+            measured["changes"] += [_verdict(one) for one in self._verdicts(rated, tested)]
             if left_out == "copy" or not self.row.config.planted:
-                found["trivial"] = self._trivial(rated)
+                measured["trivial"] = self._trivial(rated)
             if left_out is None:
-                found["judged"] = {name: [asdict(one) for one in self._judged(name)] for name in COMPONENTS}
-                found["price"] = self._price(rated)
-        return found
+                measured["judged"] = {name: [asdict(one) for one in self._judged(name)] for name in COMPONENTS}
+                measured["price"] = self._price(rated)
+        return measured
 
     def _rated(self) -> RatedTexts:
         components = {role: BottleneckScorer("", role, model=self.model) for role in ROLES}
@@ -120,7 +121,7 @@ class FoldRun:
         ids, rows = list(self.items), {}
         for i, id in enumerate(ids):
             item = self.items[id]
-            texts = trivial_answers(item, self.model, self.items[ids[i - 1]].record.gold)
+            texts = texts_nobody_wrote(item, self.model, self.items[ids[i - 1]].record.gold)
             texts |= {f"answer {n}": text for n, text in enumerate(self._answers()[id], start=1)}
             rated.add((id, text) for text in texts.values())
             values = {
