@@ -14,6 +14,7 @@ from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.config import RewardModelConfig
 from reward_models.kinds import Kind, kind_named, kinds_of
 from reward_models.labels.pairs import CompletenessConfig
+from reward_models.record import NAMED_SEGMENTERS, may_name
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -58,6 +59,10 @@ class TrainRewardModel(SupervisedRun):
             kind = self.kind  # raises
             if self.reward_model.inputs.prefixes and kind.form != "segment":
                 raise ConfigError(f"reward_model.inputs.prefixes: a {kind.name} model scores whole answers")
+        elif not may_name(self.segmenter):
+            raise ConfigError(
+                f"segmenter={self.segmenter}: a bottleneck keeps its name, which may be {NAMED_SEGMENTERS}"
+            )
         super().__post_init__()
 
     def assemble(self, processes: Processes, run: RunDirectory) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -16,7 +16,6 @@ from reward_models.bottleneck.fit import FitSettings, fit_bottleneck
 from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
 from reward_models.data.examples import LabelSettings
 from reward_models.kinds import kinds_of
-from reward_models.record import NAMED_SEGMENTERS, may_name
 from reward_models.trust.bottleneck import judge
 from reward_models.trust.measure import trust_of
 
@@ -40,7 +39,6 @@ def train_bottleneck(
         run: where it is written.
 
     Raises:
-        ConfigError: the segmenter is none that a record may name.
         DataError: nobody said anything of a component, or no record has a gold answer and passages.
         ModelError: `model` is no encoder.
     """
@@ -48,10 +46,6 @@ def train_bottleneck(
     if processes.is_main:
         config, kinds = job.reward_model, kinds_of(job.taxonomy)
         assert isinstance(config, BottleneckConfig)
-        if not may_name(job.segmenter):
-            raise ConfigError(
-                f"segmenter={job.segmenter}: a bottleneck keeps its name, which may be {NAMED_SEGMENTERS}"
-            )
         encoder = SentenceEncoder(job.model).to(processes.device)
         record = BottleneckRecord(job.model, encoder.digest, job.segmenter)
         model, settings = Bottleneck(record, encoder, {}), FitSettings(kinds, job.completeness.matching, job.seed)
