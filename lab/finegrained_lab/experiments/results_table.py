@@ -48,6 +48,10 @@ class Results(Settings, ABC):
     made_before: Sequence[str] = field(default=(), kw_only=True)
     configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
+    def __post_init__(self) -> None:
+        if self.judged_by == "oracle" and self.evidence != "generated world":
+            raise ConfigError(f"judged_by: no oracle knows {self.evidence}; expected labels, learned model or no judge")
+
     @abstractmethod
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""

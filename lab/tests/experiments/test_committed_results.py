@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from finegrained_lab.experiments.results_table import Results
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json
 
 ROOT = Path(__file__).parents[3]
@@ -67,3 +68,11 @@ def test_a_page_follows_from_its_results(name: str) -> None:
 def test_one_seed_is_never_shown_with_a_spread() -> None:
     single = [name for name in committed() if len(read_json(_output(name)).get("seeds", [])) == 1]
     assert single and not [name for name in single if "±" in (RESULTS / f"{name}.md").read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("name", ["qa_feedback/bottleneck", "qa_feedback/measures"])
+def test_no_oracle_knows_real_data(name: str) -> None:
+    job = collecting_job(name)
+    assert read_json(_output(name))["judged_by"] == job.judged_by == "labels"
+    with pytest.raises(ConfigError, match="no oracle knows real data"):
+        dataclasses.replace(job, judged_by="oracle")
