@@ -8,6 +8,7 @@ never read. Each feature has a sign: what a head may make of it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
@@ -80,16 +81,16 @@ class Source:
         self._words = [frozenset(stems(text)) for text in self.sentences]
         self._order = [self._pairs(text) for text in self.sentences]
         counts = Counter(word for words in self._words for word in words)
-        self._rare = {word: np.log1p(len(self.sentences) / count) for word, count in counts.items()}
+        self._rare = {word: np.log1p(len(self.sentences) / counts[word]) for word in sorted(counts)}
         self._unknown = float(np.log1p(len(self.sentences) or 1))
-        self._column = {word: i for i, word in enumerate(counts)}
+        self._column = {word: i for i, word in enumerate(self._rare)}
         self._told = self._matrix([words - self.asked for words in self._words])
         self._weight = np.array(list(self._rare.values()) or [0.0])
         self._size = self._told @ self._weight
         encoded = encode([question, *self.sentences])
         self._asked_vector, self._vectors = encoded[0], encoded[1:]
         self._plain = [plain(text) for text in self.sentences]
-        self._all_plain = " ".join([*self._plain, *map(plain, {*self.titles, question})])
+        self._all_plain = " ".join([*self._plain, *map(plain, dict.fromkeys([*self.titles, question]))])
         self._anywhere = frozenset().union(*self._words, *(stems(title) for title in self.titles)) - self.asked
 
     @property
@@ -109,7 +110,7 @@ class Source:
         return {pair for pair in zip(words, words[1:], strict=False) if not self.asked.issuperset(pair)}
 
     def _worth(self, words: frozenset[str]) -> float:
-        return float(sum(self._rare.get(word, self._unknown) for word in words))
+        return math.fsum(self._rare.get(word, self._unknown) for word in words)  # in whatever order sets have
 
     def _has(self, words: frozenset[str], of: frozenset[str]) -> float:
         return _share(self._worth(words & of), self._worth(of))

@@ -62,7 +62,7 @@ class SentenceEncoder:
 
     def __call__(self, texts: Sequence[str]) -> Array:
         """Vectors of n ≥ 1 texts, [n, D]."""
-        new = sorted({text for text in texts if text not in self.known}, key=len)
+        new = sorted(dict.fromkeys(text for text in texts if text not in self.known), key=len)
         for start in range(0, len(new), 32):
             self._read(new[start : start + 32])
         vectors = np.array([self.known[text] for text in texts], np.float64)

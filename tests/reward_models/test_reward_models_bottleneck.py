@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +67,33 @@ def test_restated_foreign_and_empty_answers_cover_nothing() -> None:
     for text in texts:
         assert source().completeness_row(NEED, [text]) == pytest.approx(np.zeros(len(COMPLETENESS)))
     assert source().completeness_row(NEED, []) == pytest.approx(np.zeros(len(COMPLETENESS)))
+
+
+def test_what_is_read_does_not_depend_on_the_order_of_sets() -> None:
+    """A run that is resumed in another process is scored to the bit as it was."""
+    program = """
+import numpy as np
+from reward_models.bottleneck.features import Source
+rng = np.random.default_rng(0)
+sentences = [" ".join(f"word{n}" for n in rng.zipf(1.3, 30) if n < 200) + "." for _ in range(30)]
+need, vectors = rng.random(30), rng.normal(size=(31, 8))
+source = Source("What did word7 do to word11?", [("Word 3", sentences)], lambda texts: vectors)
+rows = [source.need_rows, source.factuality_rows(sentences[:9])]
+rows += [source.relevance_rows(need, sentences[:9]), source.completeness_row(need, sentences[:9])]
+print([row.tobytes().hex() for row in rows])
+"""
+    path = os.pathsep.join(sys.path)
+    shown = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    ]
+    assert shown[0] == shown[1]
 
 
 def test_a_needed_sentence_is_fresh_once() -> None:
