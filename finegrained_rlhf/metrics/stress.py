@@ -147,11 +147,17 @@ def share_in_words(row: Mapping[str, Any], key: str) -> str:
 def stress_table(values: Mapping[str, Any]) -> str:
     """A report as Markdown: a line a change and role, and the price."""
     columns = ("change", "family", "must", "role", "pairs", "ranked_right", "low", "high")
-    search, price = values["search"], "not searched for, since there are no answers to compare with."
-    if search["bought"] is not None:
-        above = share_in_words(search, "above_median")
-        price = (
-            f"the best of {search['calls']} answers without truth stands at the {search['bought']:.0%} point of "
-            f"{values['compared_with']}, and above their median in {above} of {search['questions']} questions."
-        )
-    return f"{markdown_table(rows_of(values), columns)}\nPrice: {price}"
+    return f"{markdown_table(rows_of(values), columns)}\nPrice: {price_in_words(values)}"
+
+
+def price_in_words(values: Mapping[str, Any]) -> str:
+    """What the search of a report came to, or why there was none."""
+    search = values["search"]
+    if search["bought"] is None:
+        no_edits = "stress_test.edits=0" if not search["calls"] else "no question has answers to compare with"
+        return f"not searched for: {no_edits}."
+    return (
+        f"the best of {search['calls']} answers without truth stands at the {search['bought']:.0%} point of "
+        f"{values['compared_with']}, and above their median in {share_in_words(search, 'above_median')} of "
+        f"{search['questions']} questions."
+    )

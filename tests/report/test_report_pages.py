@@ -280,7 +280,7 @@ def test_the_stress_test_of_a_reward_model_is_shown_and_a_broken_one_is_missing(
     run = write_toy_run(tmp_path / "run")
     shares = {"pairs": 40, "ranked_right": 0.3, "low": 0.2, "high": 0.4}
     change = {"family": "swap", "direction": "fall", **shares, "components": {"relevance": shares, "total": shares}}
-    values = {"changes": {"swap <b>": change}, "search": {"bought": None}}
+    values = {"changes": {"swap <b>": change}, "search": {"bought": None, "calls": 0}}
     file = tmp_path / "models" / "0" / "stress.json"
     write_json(file, values)
     page = run_page(read_run(run))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finegrained_rlhf.metrics.stress import WEAK, rows_of, share_in_words
+from finegrained_rlhf.metrics.stress import WEAK, price_in_words, rows_of, share_in_words
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.elements.page import PageSection, details, page, table
 
@@ -70,21 +70,15 @@ def _leakage(values: Mapping[str, Any]) -> Html:
 
 
 def _price(values: Mapping[str, Any]) -> Html:
-    search = values["search"]
-    if search["bought"] is None:
-        return el("p", "Not searched for: no question has answers to compare with.", class_="none")
-    about = (
-        f"{search['calls']} edits for each of {search['questions']} questions, among {values['compared_with']}: the "
-        f"best stands at the {search['bought']:.0%} point on average, and above the median in "
-        f"{share_in_words(search, 'above_median')} of the questions."
-    )
+    words = price_in_words(values)
+    about = words[0].upper() + words[1:]
     cases = [
         details(
             join(f"{row['percentile']:.0%}: ", isolated(row["question"])),
             el("p", isolated(row["text"])),
             el("p", f"total {number(row['total'])}; the median answer has {number(row['median'])}", class_="lead"),
         )
-        for row in search["examples"]
+        for row in values["search"]["examples"]
     ]
     return el("div", el("p", about), *cases, class_="case")
 
