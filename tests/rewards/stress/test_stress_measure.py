@@ -146,7 +146,7 @@ def test_a_reward_that_pays_length_fails_where_length_is_added(items: Sequence[S
     assert bought["bought"] == 1 and bought["above_median"] == 1 and len(bought["examples"]) == 4
     among = {item.record.id: [item.record.gold, "No.", "No. " * 5000] for item in items}
     assert price([items[0].record], rated, among, 40, 0)["bought"] == pytest.approx(2 / 3), (
-        "of three the longest is dearer"
+        "one of three is dearer"
     )
     assert "repeated_sentence" in stress_table({**values, "search": bought, "compared_with": "gold answers"})
 
