@@ -145,9 +145,7 @@ def test_a_reward_that_pays_length_fails_where_length_is_added(items: Sequence[S
     bought = price([item.record for item in items[:4]], rated, {i.record.id: [i.record.gold] for i in items}, 40, 0)
     assert bought["bought"] == 1 and bought["above_median"] == 1 and len(bought["examples"]) == 4
     among = {item.record.id: [item.record.gold, "No.", "No. " * 5000] for item in items}
-    assert price([items[0].record], rated, among, 40, 0)["bought"] == pytest.approx(2 / 3), (
-        "one of three is dearer"
-    )
+    assert price([items[0].record], rated, among, 40, 0)["bought"] == pytest.approx(2 / 3), "one of three is dearer"
     assert "repeated_sentence" in stress_table({**values, "search": bought, "compared_with": "gold answers"})
 
 
