@@ -210,7 +210,7 @@ def test_where_a_record_has_no_room_its_history_goes_first(browser: Browser, tmp
         assert len(of(saved(page), "q1")["spans"]) == 1
 
 
-@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("crashed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_tab_that_is_gone_frees_the_other(browser: Browser, tmp_path: Path, crashed: bool) -> None:
     with opened(browser, tmp_path) as made:
         first = made.page

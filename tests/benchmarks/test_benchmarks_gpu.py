@@ -122,6 +122,7 @@ def handing_over(*parts: Result, then: Result | None = None) -> Item:
     return Item("part", "long", measure)
 
 
+@pytest.mark.slow
 def test_what_an_item_handed_over_outlives_a_cut_and_the_item_is_measured_again(tmp_path: Path) -> None:
     first, second = {"rows": [{"seconds": 1.25}]}, {"rows": [{"seconds": 1.25}, {"seconds": 1.5}]}
     long = handing_over(first, second)
@@ -376,6 +377,7 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, tmp_path: Path, m
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_command_says_what_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items = [handing_over({"rows": [{"seconds": 1.5}]}), noted(tmp_path, "b", good())]
     monkeypatch.setattr(gpu_command, "all_items", lambda: items)

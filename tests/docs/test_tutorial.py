@@ -66,7 +66,8 @@ def with_fewer_steps(notebook: Any) -> Any:
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [False, True])
 def test_the_tutorial_runs_and_prints_what_is_committed(
     whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

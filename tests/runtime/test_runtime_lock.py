@@ -57,8 +57,8 @@ def test_of_processes_that_start_together_one_gets_the_directory(tmp_path: Path)
     path.mkdir()
     race = "import os, sys, time\nfrom finegrained_rlhf.runtime.directory.lock import locked_directory\n"
     race += "time.sleep(float(sys.argv[2]) - time.time())\n"
-    race += "with locked_directory(sys.argv[1]):\n    time.sleep(1)\n"
-    start = str(time.time() + 3)
+    race += "with locked_directory(sys.argv[1]):\n    time.sleep(0.5)\n"
+    start = str(time.time() + 1.5)
     started = [
         subprocess.Popen([sys.executable, "-c", race, str(path), start], stderr=subprocess.DEVNULL) for _ in range(5)
     ]

@@ -136,6 +136,7 @@ def test_a_run_that_is_killed_within_a_step_goes_on_as_if_nothing_had_been(smoke
     assert not left and KEY not in calm.stderr + finished.stderr
 
 
+@pytest.mark.slow
 def test_what_was_said_before_makes_the_same_run_again_without_the_service(smoke: Path, tmp_path: Path) -> None:
     """With adapters; the second run without a key."""
     cache, adapters = tmp_path / "scores.sqlite", ["policy=lora", "total_steps=1"]

@@ -129,7 +129,8 @@ NODES: dict[str, Callable[[int, str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("nodes", ["one", "torchrun", pytest.param("accelerate", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", ["one", "torchrun", "accelerate"])
 def test_torchrun_and_several_nodes_give_the_parameters_of_one_process(
     smoke: Path, smoke_keys: list[str], tmp_path: Path, nodes: str
 ) -> None:

@@ -6,6 +6,7 @@ What depends on one question is drawn together, so that its segments do not coun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,16 @@ def resampled(sums: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
     """
     if not len(sums):
         raise ValueError("an interval needs at least one question")
-    share = np.full(len(sums), 1 / len(sums))
-    drawn = np.random.default_rng(seed).multinomial(len(sums), share, size=DRAWS).astype(np.float64)
-    return np.tensordot(drawn, sums, axes=1)
+    return np.tensordot(_drawn(len(sums), seed), sums, axes=1)
+
+
+@lru_cache(maxsize=2)
+def _drawn(questions: int, seed: int) -> NDArray[np.float64]:
+    """How often each question is drawn, [draws, Q]; a table asks for the same draws many times."""
+    share = np.full(questions, 1 / questions)
+    drawn = np.random.default_rng(seed).multinomial(questions, share, size=DRAWS).astype(np.float64)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def borders(values: NDArray[np.float64]) -> Interval:

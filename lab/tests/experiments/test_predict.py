@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finegrained_lab.experiments.predict import table as predict_table
 from finegrained_lab.experiments.predict.faults import AnnotateWithFault, Fault, faulty
 from finegrained_lab.experiments.predict.grid import KINDS
 from finegrained_lab.experiments.predict.measure import factworld_truth
@@ -152,7 +153,8 @@ def test_a_faultless_reward_passes_the_battery_and_a_blind_one_is_found_and_cost
     assert seeing.disagreement([seeing]) == pytest.approx(0.0) and seeing.disagreement([blind]) > 0.01
 
 
-def test_correlations_leave_size_and_noise_out_where_they_are_asked_to() -> None:
+def test_correlations_leave_size_and_noise_out_where_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict_table, "DRAWS", 20)  # the intervals are not looked at
     rows = [
         dict.fromkeys(PREDICTORS, 0.0)
         | {"fault": fault, "in_battery": None, "size": size, "noise": 0, "seed": 0, "stress": s, "error_64": error}

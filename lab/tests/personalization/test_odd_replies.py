@@ -82,7 +82,7 @@ def test_odd_replies_end_no_conversation(worlds: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "good", "file"),
-    [(pahf, ChoiceScript(), "rounds.jsonl"), (coreset, BioScript(), "turns.jsonl")],
+    [(pahf, ChoiceScript(), "rounds.jsonl"), pytest.param(coreset, BioScript(), "turns.jsonl", marks=pytest.mark.slow)],
 )
 def test_no_reply_at_all_ends_a_run_and_is_not_kept(
     worlds: Path, tmp_path: Path, make: Any, good: Any, file: str

@@ -66,6 +66,7 @@ def test_from_answers_to_reward_models_in_one_command(smoke: Path, folder: Path)
     assert {path for path in after if after[path] != before.get(path)} <= {run / "experiment.json"}
 
 
+@pytest.mark.slow
 def test_the_next_items_are_those_that_its_models_choose_and_mark(folder: Path, tmp_path: Path) -> None:
     models = f"[{','.join(str(folder / 'run' / 'reward_models' / kind) for kind in KINDS)}]"
     segments = f"[{','.join(str(folder / 'run' / 'reward_models' / kind) for kind in KINDS[:2])}]"

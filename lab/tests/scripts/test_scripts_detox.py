@@ -98,6 +98,7 @@ def test_a_classifier_in_two_processes(folder: Path, tmp_path: Path) -> None:
     assert read_json(tmp_path / "two/metrics.json")["labels"] == ["mild", "toxic"]
 
 
+@pytest.mark.slow
 def test_a_class_conditional_model_in_two_processes_and_what_it_steers(folder: Path, tmp_path: Path) -> None:
     done(run_script(*gedi(folder, tmp_path / "one")))
     done(run_in_two_processes(*gedi(folder, tmp_path / "two")))

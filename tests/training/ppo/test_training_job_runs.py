@@ -98,6 +98,7 @@ def test_who_replies_is_named_on_the_command_line(conversations: dict[str, str],
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_a_run_ahead_that_is_killed_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Killed between two checkpoints; what waits was drawn by older weights, from tokens that top-k left of theirs."""
     save_policy(policy("t5"), tmp_path / "model")

@@ -96,6 +96,7 @@ def test_the_matrices_of_layers_are_in_shards_and_the_rest_has_one_owner(cases: 
         assert here["updated_here"] + there["updated_here"] == here["trained"]
 
 
+@pytest.mark.slow
 def test_three_processes_some_without_work_end_as_one(cases: list[str], alone: Path, tmp_path: Path) -> None:
     chosen = one_of(cases, "t5_of_mini_batches")
     run(tmp_path, 3, "full", chosen)

@@ -32,6 +32,8 @@ PREDICTORS = {
 }
 """What may predict, in words."""
 OUTCOME = "error_64"
+DRAWS = 1000
+"""Of the faults, or runs, behind an interval."""
 Rows = Sequence[Mapping[str, Any]]
 SUBSETS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "all rewards": lambda row: True,
@@ -128,7 +130,7 @@ def correlations(rows: Rows, outcome: str) -> list[dict[str, Any]]:
     table = []
     for subset, chosen, measure in [*parts, ("within one size and noise", rows, _rho_within)]:
         for name in PREDICTORS:
-            one = bootstrap_interval(_by_fault(chosen), partial(measure, name=name, outcome=outcome), draws=1000)
+            one = bootstrap_interval(_by_fault(chosen), partial(measure, name=name, outcome=outcome), draws=DRAWS)
             table.append({"subset": subset, "predictor": name, "rho": one.value, "low": one.low, "high": one.high})
     return table
 
@@ -138,7 +140,7 @@ def differences(rows: Rows, outcome: str) -> list[dict[str, Any]]:
     table = []
     for name in PREDICTORS:
         if not name.startswith("stress"):
-            one = bootstrap_interval(_by_fault(rows), partial(_closer, name=name, outcome=outcome), draws=1000)
+            one = bootstrap_interval(_by_fault(rows), partial(_closer, name=name, outcome=outcome), draws=DRAWS)
             table.append({"predictor": name, "difference": one.value, "low": one.low, "high": one.high})
     return table
 
@@ -148,7 +150,7 @@ def confirmed(policies: Rows) -> dict[str, dict[str, Any]]:
     table = {}
     for name in (OUTCOME, *PREDICTORS):
         one = bootstrap_interval(
-            [[run] for run in policies], partial(_rho, name=name, outcome="final_error"), draws=1000
+            [[run] for run in policies], partial(_rho, name=name, outcome="final_error"), draws=DRAWS
         )
         table[name] = {"rho": one.value, "low": one.low, "high": one.high}
     return table
