@@ -63,3 +63,16 @@ class CreditTable(EvaluatedTable):
         }
         summary = result["summary"]
         draw_bars(path, [Bars(t, {s: summary[s][name] for s in self.systems}) for name, t in titles.items()])
+
+
+@dataclass(frozen=True)
+class FreeCreditTable(CreditTable):
+    """The same in the setting of `FreeFormTable`, with the whole reward at the last token beside."""
+
+    title = "FactWorld with open questions and free gold answers: when dense rewards are paid"
+    about = (
+        CreditTable.about.replace("(credit_grid.md)", "(free_credit_grid.md)")
+        + " `outcome`: the whole answer's reward at its last token, of which `revised` pays the same sum earlier."
+    )
+    runs = ("end", "revised", "outcome")
+    systems = ("sft", "end", "revised", "outcome")
