@@ -51,8 +51,8 @@ class RolloutConfig(Settings):
             drawn, for every prompt whose responses have no advantage; group algorithms only.
         ahead: 1 draws the responses of a step before the update of the step before it, by weights that are one update
             old; needs `importance_cap`, whose weights correct it.
-        draft: at most so many tokens of the prompt are fed ahead where a response copies it, and drawn from at once; the
-            draws are the same with it and without. 0 looks nothing ahead; only `engine=auto`, for T5's family and for
+        draft: at most so many tokens of the prompt are fed ahead where a response copies it, and drawn from at once. The
+            draws are the same with it and without; 0 looks nothing ahead. `engine=auto` alone, for T5's family and the
             decoder-only models that our own decoder knows.
     """
 
@@ -84,7 +84,9 @@ class RolloutConfig(Settings):
                 "rollout.logprobs=decode takes the engine's for both; take logprobs=auto or update"
             )
         if self.draft and self.engine != "auto":
-            raise ConfigError(f"rollout.draft={self.draft} is of our own decoder; expected engine=auto, got {self.engine}")
+            raise ConfigError(
+                f"rollout.draft={self.draft} is of our own decoder; expected engine=auto, got {self.engine}"
+            )
         try:
             self.decoding()
         except ValueError as error:

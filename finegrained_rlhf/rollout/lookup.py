@@ -1,4 +1,4 @@
-"""What may follow in a response, looked up in its prompt: where answers copy passages, the passage goes on as before."""
+"""What may follow in a response, looked up in its prompt: an answer that copies a passage goes on as the passage."""
 
 from __future__ import annotations
 

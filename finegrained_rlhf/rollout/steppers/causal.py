@@ -211,7 +211,9 @@ def _check_positions(positions: int | None, memory: PromptMemory, max_new_tokens
 
 
 class CausalStepper:
-    """See `ReloadableStepper` and `BlockStepper`. A row's cache holds the last prompt token and all response tokens but the last.
+    """See `ReloadableStepper` and `BlockStepper`.
+
+    A row's cache holds the last prompt token and all response tokens but the last.
 
     Args:
         policy: one that `supports_causal`.
