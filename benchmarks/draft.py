@@ -42,8 +42,8 @@ from finegrained_rlhf.rollout.steppers.base import Block
 from finegrained_rlhf.text.tables import markdown_table
 
 FAMILIES = ("t5", "llama")
-SHARES = (0.0, 0.5, 0.8)
-PIECE = 12
+SHARES = (0.0, 0.8, 0.9)
+PIECE = 4
 """Mean length of a copied piece in tokens; lengths are geometric."""
 SAMPLES = (4, 1)
 DRAFTS = (8,)
@@ -128,7 +128,9 @@ def measure(policy: Policy, profile: Profile, samples: int, share: float, rounds
         policy.tokenizer, profile.vocabulary, [profile.prompt_tokens] * profile.prompts, profile.seed
     )
     script = scripted(prompts, samples, profile.new_tokens, share, profile)
-    memory, decoding = policy.encode(prompts), Sample(samples, 0.7, 20)
+    decoding = Sample(samples, 0.7, 20)
+    with torch.no_grad():
+        memory = policy.encode(prompts)
     seconds: dict[int, list[float]] = {draft: [] for draft in (0, *DRAFTS)}
     steppers: dict[int, ScriptedStepper] = {}
     for number in range(rounds + 1):  # the first one warms up

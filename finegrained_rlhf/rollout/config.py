@@ -51,9 +51,9 @@ class RolloutConfig(Settings):
             drawn, for every prompt whose responses have no advantage; group algorithms only.
         ahead: 1 draws the responses of a step before the update of the step before it, by weights that are one update
             old; needs `importance_cap`, whose weights correct it.
-        draft: at most so many tokens of the prompt are fed ahead where a response copies it, and drawn from at once. The
-            draws are the same with it and without; 0 looks nothing ahead. `engine=auto` alone, for T5's family and the
-            decoder-only models that our own decoder knows.
+        draft: at most so many tokens of the prompt are fed ahead where a response copies it, to draw from all at once;
+            the draws stay the same. 0 looks nothing ahead. For `engine=auto` alone, and of our own decoders for T5's
+            family and for decoder-only models.
     """
 
     prompts_per_step: Annotated[int, at_least(1)]
