@@ -272,11 +272,12 @@ class T5Stepper:
         if head is None:
             return self.policy.head(hidden)
         hidden = (hidden * t5.head_scale(self.model.config)).to(head.dtype)
-        multiply = bf16_product if hidden.dtype == torch.bfloat16 else torch.mm
+        if hidden.dtype == torch.bfloat16:
+            return bf16_product(hidden, head.t())
         if head.is_cuda:
-            return multiply(hidden, head.t())
+            return torch.mm(hidden, head.t())
         # Few rows against a large vocabulary: on a CPU, products that fit its cache take two thirds of the time.
-        return torch.cat([multiply(hidden, part.t()) for part in head.split(_HEAD_ROWS)], dim=-1)
+        return torch.cat([torch.mm(hidden, part.t()) for part in head.split(_HEAD_ROWS)], dim=-1)
 
     def _attend_own(self, weights: BlockWeights, caches: _Caches, hidden: Tensor, fed: Block | _EveryRow) -> Tensor:
         normed = weights.block.layer[0].layer_norm(hidden).to(weights.qkv.dtype)
