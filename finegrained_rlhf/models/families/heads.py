@@ -64,8 +64,8 @@ def bf16_product(a: Tensor, b: Tensor) -> Tensor:
     with torch.autocast(a.device.type, enabled=False):
         if a.is_cuda:
             return torch.mm(a, b, out_dtype=torch.float32)
-        # A CPU multiplies fp32 copies. With few rows, making one of a whole vocabulary takes half of the time; copies of
-        # some columns stay in its cache.
+        # A CPU multiplies fp32 copies. For few rows, making one of a whole vocabulary takes half of the time; one of
+        # some columns stays in its cache.
         factor = a.float()
         product = factor.new_empty(a.shape[0], b.shape[1])
         for columns, out in zip(b.split(_COLUMNS, dim=1), product.split(_COLUMNS, dim=1), strict=True):
