@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ FAMILIES = ("t5", "llama")
 SHARES = (0.0, 0.8, 0.9)
 PIECE = 4
 """Mean length of a copied piece in tokens; lengths are geometric."""
-SAMPLES = (4, 1)
+ROWS = ((4, 4), (4, 1), (1, 1))
+"""Prompts, and answers to each."""
 DRAFTS = (8,)
 KEYS = ("out", "profile", "rounds", "data", "tokenizer")
 
@@ -200,9 +202,9 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
         for family in FAMILIES:
             profile = choose_profile({"profile": given.get("profile", "cpu"), "family": family})
             policy = policy_of(profile)
-            for samples in SAMPLES:
+            for prompts, samples in ROWS:
                 for share in SHARES:
-                    lines += measure(policy, profile, samples, share, int(rounds))
+                    lines += measure(policy, replace(profile, prompts=prompts), samples, share, int(rounds))
         document |= {"profile": given.get("profile", "cpu"), "rounds": int(rounds), "piece": PIECE, "decoding": lines}
     print(markdown_table(lines, list(lines[0])))
     if "out" in given:
