@@ -51,6 +51,9 @@ class RolloutConfig(Settings):
             drawn, for every prompt whose responses have no advantage; group algorithms only.
         ahead: 1 draws the responses of a step before the update of the step before it, by weights that are one update
             old; needs `importance_cap`, whose weights correct it.
+        draft: at most so many tokens of the prompt are fed ahead where a response copies it, to draw from all at once;
+            the draws stay the same. 0 looks nothing ahead. For `engine=auto` alone, and of our own decoders for T5's
+            family and for decoder-only models.
     """
 
     prompts_per_step: Annotated[int, at_least(1)]
@@ -67,6 +70,7 @@ class RolloutConfig(Settings):
     truncated: Truncated = "kept"
     resample: Annotated[int, at_least(0)] = 0
     ahead: Annotated[int, at_least(0), at_most(1)] = 0
+    draft: Annotated[int, at_least(0), harmless] = 0
 
     def __post_init__(self) -> None:
         if self.ahead and self.importance_cap is None:
@@ -78,6 +82,10 @@ class RolloutConfig(Settings):
             raise ConfigError(
                 "rollout.importance_cap compares the engine's log-probabilities with the update's, and "
                 "rollout.logprobs=decode takes the engine's for both; take logprobs=auto or update"
+            )
+        if self.draft and self.engine != "auto":
+            raise ConfigError(
+                f"rollout.draft={self.draft} is of our own decoder; expected engine=auto, got {self.engine}"
             )
         try:
             self.decoding()

@@ -22,8 +22,9 @@ from finegrained_rlhf.models.logprobs import drawn_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import row_order
 from finegrained_rlhf.rollout.engine import PolicyEngine
+from finegrained_rlhf.rollout.lookup import PromptLookup
 from finegrained_rlhf.rollout.noise import row_noise
-from finegrained_rlhf.rollout.steppers.base import OpenStepper, ReloadableStepper, Stepper
+from finegrained_rlhf.rollout.steppers.base import Block, BlockStepper, OpenStepper, ReloadableStepper, Stepper
 
 _WARM_UPS = 3
 
@@ -125,12 +126,13 @@ class FastEngine(PolicyEngine):
 
     Args:
         policy: whose weights the stepper reads at every `decode`.
-        open_stepper: makes the stepper of its architecture.
+        open_stepper: makes the stepper of its architecture; with a draft a `BlockStepper`.
+        draft: tokens looked ahead at most (`RolloutConfig.draft`); steps are not recorded then.
     """
 
-    def __init__(self, policy: Policy, open_stepper: OpenStepper) -> None:
+    def __init__(self, policy: Policy, open_stepper: OpenStepper, draft: int = 0) -> None:
         super().__init__(policy)
-        self._open = open_stepper
+        self._open, self._draft = open_stepper, draft
         self._recorded: OrderedDict[tuple[object, ...], _Loop] = OrderedDict()
         self._pool = GraphPool()
 
@@ -142,7 +144,7 @@ class FastEngine(PolicyEngine):
 
     def _records(self) -> bool:
         """Whether steps are recorded, where the policy is now: it may have moved since this engine was made."""
-        return self.policy.device.type == "cuda"
+        return self.policy.device.type == "cuda" and not self._draft
 
     def _loop(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
         """A loop at position 0. Where steps are recorded, the loops of the last shapes are kept with their graphs."""
@@ -170,7 +172,10 @@ class FastEngine(PolicyEngine):
 
     def _new(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
         stepper = self._open(self.policy, memory, sum(decoding.samples for decoding in decodings), limit)
-        return _Loop(self.policy, stepper, len(memory.prompts), decodings, limit)
+        arguments = self.policy, stepper, len(memory.prompts), decodings, limit
+        if not self._draft:
+            return _Loop(*arguments)
+        return _DraftedLoop(*arguments, [PromptLookup(prompt.input_ids) for prompt in memory.prompts], self._draft)
 
 
 class _Loop:
@@ -194,7 +199,7 @@ class _Loop:
             ids=torch.zeros(rows, limit, dtype=torch.long, device=device),
             logprobs=torch.zeros(rows, limit, device=device),
         )
-        self._group()
+        self._group(self.state.rows)
         self._graph: GraphedStep | None = None
         self._between_checks = _STEPS_BETWEEN_CHECKS if device.type == "cuda" else 1
 
@@ -268,9 +273,9 @@ class _Loop:
         state.tokens.copy_(tokens)
         state.position.add_(1)
 
-    def _group(self) -> None:
-        """Where the rows of each decoding are; None where all rows share one."""
-        present = self.which[self.state.rows]
+    def _group(self, rows: Tensor) -> None:
+        """Where the rows of each decoding are among `rows`, int64 [r] of the R; None where all rows share one."""
+        present = self.which[rows]
         groups = [torch.nonzero(present == number).squeeze(1) for number in range(len(self.decodings))]
         self._rows_of: list[Tensor | None] = [None] if len(self.decodings) == 1 else list(groups)
 
@@ -301,8 +306,93 @@ class _Loop:
         self.stepper.keep(prompts, rows)
         state.tokens, state.finished, state.rows = state.tokens[rows], state.finished[rows], state.rows[rows]
         self.prompts, self.samples = prompts.numel(), most
-        self._group()
+        self._group(state.rows)
         return False
+
+
+class _DraftedLoop(_Loop):
+    """Rows that look ahead: each is fed its last token and a draft of what follows, and all are drawn from at once.
+
+    A draft is no part of what is drawn: the token at each position follows from the logits and the noise there, as
+    ever. It is kept while the token before it was the draft's, so that its logits were those of what has been drawn.
+
+    Args:
+        policy, stepper, prompts, decodings, limit: as of a `_Loop`; the stepper a `BlockStepper`.
+        lookups: of the P prompts.
+        draft: tokens looked ahead at most.
+    """
+
+    stepper: BlockStepper
+
+    def __init__(
+        self,
+        policy: Policy,
+        stepper: Stepper,
+        prompts: int,
+        decodings: Sequence[Decoding],
+        limit: int,
+        lookups: Sequence[PromptLookup],
+        draft: int,
+    ) -> None:
+        super().__init__(policy, stepper, prompts, decodings, limit)
+        self._lookups = [lookup for lookup in lookups for _ in range(self.samples)]
+        self._drawn: list[list[int]] = [[] for _ in self._lookups]
+        self._draft = draft
+
+    def _advance(self, window: int) -> None:
+        """One step of all rows that have not ended, each from its own position."""
+        state, device = self.state, self.policy.device
+        rows, ended, first = state.rows.tolist(), state.finished.tolist(), self.stepper.first_tokens.tolist()
+        fed: list[list[int]] = []
+        for number, row in enumerate(rows):
+            drawn = self._drawn[row]
+            last = drawn[-1] if drawn else first[number]
+            ahead = self._lookups[row].draft(drawn, min(self._draft, self.limit - len(drawn) - 1))
+            fed.append([] if ended[number] else [last, *ahead])
+        block = self._block(fed)
+        tokens = torch.tensor([token for ids in fed for token in ids], device=device)
+        logits = self.stepper.block(tokens, block)
+        whose = state.rows[block.rows]
+        self._group(whose)
+        chosen = self._choose(logits, state.noise[whose, block.places])
+        kept = torch.tensor(self._keep(fed, rows, ended, chosen.tolist()), device=device)
+        chosen, whose, places = chosen[kept], whose[kept], block.places[kept]
+        state.ids[whose, places] = chosen
+        state.logprobs[whose, places], support = drawn_logprobs(logits[kept], chosen, self.policy.scored)
+        if support is not None:
+            if state.support is None:
+                state.support = support.new_zeros(*state.ids.shape, support.shape[-1])
+            state.support[whose, places] = support
+        state.finished.copy_(torch.tensor(ended))
+
+    def _block(self, fed: Sequence[Sequence[int]]) -> Block:
+        """Where the tokens go that are fed to each present row."""
+        begins = [len(self._drawn[row]) for row in self.state.rows.tolist()]
+        width = max(map(len, fed))
+        where = [
+            (number, begin + ahead, number * width + ahead)
+            for number, (ids, begin) in enumerate(zip(fed, begins, strict=True))
+            for ahead in range(len(ids))
+        ]
+        rows, places, slots = torch.tensor(where, device=self.policy.device).unbind(dim=1)
+        return Block(rows, places, slots, width, 1 + max(place for _, place, _ in where))
+
+    def _keep(
+        self, fed: Sequence[Sequence[int]], rows: Sequence[int], ended: list[bool], chosen: Sequence[int]
+    ) -> list[int]:
+        """Which of the M drawn tokens are the responses'; they are added to them, and `ended` rows are marked."""
+        kept, start = [], 0
+        for number, ids in enumerate(fed):
+            drawn = self._drawn[rows[number]]
+            for ahead in range(len(ids)):
+                token = chosen[start + ahead]
+                kept.append(start + ahead)
+                drawn.append(token)
+                ended[number] = token in self.policy.eos_ids or len(drawn) == self.limit
+                if ended[number] or ids[ahead + 1 : ahead + 2] != [token]:
+                    break
+            start += len(ids)
+        return kept
 
 
 def _choose(logits: Tensor, decoding: Decoding, noise: Tensor) -> Tensor:

@@ -26,6 +26,9 @@ CONTINUOUS_SINCE = "5.19"
 """The first version of transformers whose continuous batching serves `engine=continuous`."""
 
 
+_LOOK_AHEAD = (T5Stepper, open_causal)
+
+
 def stepper_of(policy: Policy) -> OpenStepper | None:
     """What opens the stepper that computes this policy's function; None where there is none."""
     if supports_t5(policy):
@@ -40,7 +43,9 @@ def open_any(policy: Policy, memory: PromptMemory, samples: int, max_new_tokens:
     return (stepper_of(policy) or WholeTextStepper)(policy, memory, samples, max_new_tokens)
 
 
-def make_engine(policy: Policy, kind: EngineKind = "auto", mixer: LogitsMixer | None = None) -> RolloutEngine:
+def make_engine(
+    policy: Policy, kind: EngineKind = "auto", mixer: LogitsMixer | None = None, draft: int = 0
+) -> RolloutEngine:
     """The engine that was asked for.
 
     Args:
@@ -49,10 +54,11 @@ def make_engine(policy: Policy, kind: EngineKind = "auto", mixer: LogitsMixer | 
             transformers' generate.
         mixer: changes the logits that tokens are drawn from; it is set up here. The engine's log-probabilities are
             those of the changed distribution with `auto` and a stepper of ours, else the policy's own.
+        draft: tokens looked ahead at most (`RolloutConfig.draft`).
 
     Raises:
         ConfigError: `continuous`, and continuous batching does not serve this policy or this version of transformers
-            has none, or with a mixer.
+            has none, or with a mixer; or a draft where no stepper takes one.
         ModelError: a model of the mixer cannot be read or has another vocabulary.
     """
     if kind == "continuous":
@@ -62,6 +68,11 @@ def make_engine(policy: Policy, kind: EngineKind = "auto", mixer: LogitsMixer | 
     if mixer is not None:
         mixer.setup(policy)
     open_stepper = stepper_of(policy) if kind == "auto" else None
+    if draft:
+        if mixer is not None or open_stepper not in _LOOK_AHEAD:
+            who = "a mixer" if mixer is not None else type(policy.model).__name__
+            raise ConfigError(f"rollout.draft={draft}: decoding by {who} does not look ahead; expected 0")
+        return FastEngine(policy, open_stepper, draft)
     if open_stepper is not None:
         return FastEngine(policy, open_stepper if mixer is None else mixed(open_stepper, mixer, open_any))
     if kind == "auto":

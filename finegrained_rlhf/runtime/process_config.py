@@ -22,7 +22,8 @@ class ProcessConfig(Settings):
     """How processes compute.
 
     Attributes:
-        precision: "fp32", or "bf16" for bf16 autocast over fp32 weights.
+        precision: "fp32", or "bf16" for bf16 autocast over fp32 weights; "auto" takes bf16 where all processes have
+            instructions for it (GPUs since compute capability 8.0, CPUs with AMX or AVX512-bf16), for the whole run.
         threads: CPU threads a process; None shares the cores of this machine evenly (a single process keeps torch's
             own choice, which honours OMP_NUM_THREADS).
         timeout_s: how long a process waits for the others before the run ends, in seconds. It must cover what one does
@@ -34,7 +35,7 @@ class ProcessConfig(Settings):
             gradients and the optimizer's moments; `full`, the weights of the models' layers too.
     """
 
-    precision: Precision = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
     threads: Annotated[int | None, at_least(1), harmless] = None
     timeout_s: Annotated[float, above(0), harmless] = 1800.0
     cudnn_attention: Annotated[bool, harmless] = False

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.runtime import launcher
-from finegrained_rlhf.runtime.process_config import ProcessConfig, available_cores
+from finegrained_rlhf.runtime.precision import best_precision, processor_flags
+from finegrained_rlhf.runtime.process_config import Precision, ProcessConfig, available_cores
 from finegrained_rlhf.runtime.sharding.ownership import buckets
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class Processes:
         count: number of processes.
         device: where this process computes.
         precision: "fp32" or "bf16".
+        chosen: why that precision, where `ProcessConfig.precision` is "auto"; else empty.
         sharding: see `ProcessConfig`.
 
     Args:
@@ -69,6 +71,8 @@ class Processes:
     """
 
     sharding: str = "none"
+    precision: Precision
+    chosen: str = ""
 
     def __init__(self, config: ProcessConfig | None = None) -> None:
         if config is not None:
@@ -91,7 +95,13 @@ class Processes:
         launcher.check_process_count(self.count)
         launcher.end_with_launcher()
         self.device: torch.device = state.device
-        self.precision, self.sharding, self._timeout = config.precision, config.sharding, config.timeout_s
+        self.sharding, self._timeout = config.sharding, config.timeout_s
+        if config.precision == "auto":
+            self.precision, self.chosen = best_precision(self.device, processor_flags())
+            if self.any(self.precision == "fp32") and self.precision == "bf16":
+                self.precision, self.chosen = "fp32", "another process has no bf16"
+        else:
+            self.precision = config.precision
         threads = config.threads
         if threads is None and self.count > 1:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.count)))
@@ -113,7 +123,12 @@ class Processes:
         several = f"{self.count} processes, each" if self.count > 1 else "1 process"
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
         settings = {"processes.precision": self.precision, "processes.sharding": self.sharding}
-        return f"{several} on {device}, {self.precision}, sharding {self.sharding}{launcher.explained(settings)}"
+        return f"{several} on {device}, {self.computed}, sharding {self.sharding}{launcher.explained(settings)}"
+
+    @property
+    def computed(self) -> str:
+        """The precision, with why it was chosen."""
+        return f"{self.precision} (auto: {self.chosen})" if self.chosen else self.precision
 
     @property
     def loading_device(self) -> torch.device:

@@ -21,7 +21,7 @@ from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed, at_l
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.directory.run_records import recorded, refuse_changes
+from finegrained_rlhf.runtime.directory.run_records import precision_of_run, recorded, refuse_changes
 from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.process_config import ProcessConfig
@@ -98,7 +98,7 @@ class TrainingRun(Settings, ABC, Generic[Built]):
         )
 
     def run(self) -> LoopResult:
-        """Train, or continue training.
+        """Train, or continue training; `processes.precision=auto` goes on as the run began.
 
         Raises:
             ConfigError: the directory is in use or foreign, or data, models or settings changed since the run began.
@@ -106,7 +106,10 @@ class TrainingRun(Settings, ABC, Generic[Built]):
         """
         from finegrained_rlhf.runtime.processes import Processes
 
-        processes, run = Processes(self.processes), RunDirectory(self.output_dir)
+        run, shared = RunDirectory(self.output_dir), self.processes
+        if shared.precision == "auto" and self.resume != "never":
+            shared = dataclasses.replace(shared, precision=precision_of_run(run) or "auto")
+        processes = Processes(shared)
         config = self.configuration()
         with self._claimed(run, config, processes):
             built = self.build(processes, run)

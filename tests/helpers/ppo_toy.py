@@ -132,7 +132,7 @@ def make_trainer(
     config = PPOConfig(**{"kl": KLConfig(beta=0.05), "micro_batch_prompts": 2, **ppo})
     heads = 1 if algorithm is None else algorithm.value_heads(list(scorers), config)
     values = value_model(owner, kind, shared, heads) if heads else None
-    engine = make_engine(owner, rollout.engine) if engine is None else engine
+    engine = make_engine(owner, rollout.engine, draft=rollout.draft) if engine is None else engine
     asked = prompts(kind, training_prompts), prompts(kind, validation)
     parts = PPOParts(
         PPOModels(owner, values, optimizer, 100, processes),

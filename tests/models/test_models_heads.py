@@ -12,6 +12,7 @@ from rl_toy import policy, prompts, responses
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from finegrained_rlhf.models.families import heads
 from finegrained_rlhf.models.families.heads import HeadOfPass
 from finegrained_rlhf.models.logprobs import token_logprobs
 
@@ -31,8 +32,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return torch.tensor([[sum(x * y for x, y in zip(p, q, strict=True)) for q in rounded[1]] for p in rounded[0]])
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_logits_and_gradients_are_those_of_rounded_factors(bias: bool) -> None:
+@pytest.mark.parametrize(("bias", "columns"), [(False, 1024), (True, 3)])
+def test_logits_and_gradients_are_those_of_rounded_factors(
+    bias: bool, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "_COLUMNS", columns)
     head, hidden, upstream = layer(bias), torch.randn(2, 3, 5), torch.randn(2, 3, 7)
     hidden.requires_grad_(True)
     with bf16():

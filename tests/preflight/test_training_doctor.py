@@ -16,6 +16,7 @@ from finegrained_rlhf.preflight.doctor import machine as doctor_machine
 from finegrained_rlhf.preflight.doctor.case import Case, Finding
 from finegrained_rlhf.preflight.doctor.config import DoctorConfig
 from finegrained_rlhf.preflight.doctor.run import CHECKS, Check, as_json, examine, failures, line, verdict
+from finegrained_rlhf.runtime import processes
 
 CaseMaker = Callable[..., Case]
 
@@ -141,9 +142,19 @@ def test_only_what_the_run_uses_is_asked_for(
     assert absent == ([package] if package else [])
 
 
-def test_bf16_without_a_gpu(case: CaseMaker) -> None:
+def test_bf16_without_a_gpu(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "processor_flags", frozenset)
     assert "processes.precision=fp32" in warned(diagnose(case("processes.precision=bf16"), "device")).mend
     assert [f.status for f in diagnose(case(), "device")] == ["pass"]
+    monkeypatch.setattr(doctor_machine, "processor_flags", lambda: frozenset({"avx2", "amx_bf16"}))
+    assert [f.status for f in diagnose(case("processes.precision=bf16"), "device")] == ["pass"]
+
+
+def test_the_precision_that_auto_takes_is_said(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (processes, doctor_machine):
+        monkeypatch.setattr(module, "processor_flags", lambda: frozenset({"avx512_bf16"}))
+    (found,) = diagnose(case("processes.precision=auto"), "device")
+    assert found.status == "pass" and found.measured.endswith("bf16 (auto: the processor has avx512_bf16)")
 
 
 def test_memory_that_is_too_small(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,14 @@ def test_samples_that_share_nothing_need_more() -> None:
     assert 3 * one < KEPT_BYTES < 4 * one and memory.kept_cache_bytes(middle) == KEPT_BYTES + one + 4 * 3 * 3 * 8 * 6
 
 
+def test_a_draft_draws_from_more_logits_and_records_nothing() -> None:
+    plan = replace(PLAN, policy=replace(SHAPE, vocabulary=10**6))
+    ahead = replace(plan, draft=3)
+    more = memory.rollout_bytes(ahead, 2, 5) - memory.rollout_bytes(plan, 2, 5)
+    assert more == 3 * 2 * 5 * 10**6 * memory.SAMPLING_BYTES
+    assert replace(plan, cuda=True, fast=True).recorded and not replace(ahead, cuda=True, fast=True).recorded
+
+
 def test_verdict_says_what_to_change() -> None:
     plan = replace(PLAN, validation_prompts=2)
     greedy, sampled = (phases(replace(plan, validation_samples=n))[-1] for n in (1, 4))

@@ -16,6 +16,7 @@ from finegrained_rlhf.preflight.doctor.case import Case, Finding
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import device_bytes, plan_of
 from finegrained_rlhf.preflight.memory.report import USABLE, memory_verdict, peak
+from finegrained_rlhf.runtime.precision import best_precision, processor_flags
 from finegrained_rlhf.runtime.process_config import available_cores
 
 _PROJECT = "finegrained-rlhf"
@@ -99,13 +100,14 @@ def device(case: Case) -> Iterator[Finding]:
     """What the run computes on, and whether it can compute in the precision that is asked for."""
     processes, here = case.processes, case.processes.device
     if here.type != "cuda":
-        what = f"CPU, {available_cores()} cores, {torch.get_num_threads()} threads, {processes.precision}"
-        slow = "run the doctor on the machine of the run; processes.precision=fp32 is usually faster on a CPU"
-        yield Finding("warn", f"{what}: no GPU", slow) if processes.precision == "bf16" else Finding("pass", what)
+        what = f"CPU, {available_cores()} cores, {torch.get_num_threads()} threads, {processes.computed}"
+        slow = "run the doctor on the machine of the run; processes.precision=fp32 is faster on this CPU, auto takes it"
+        emulated = processes.precision == "bf16" != best_precision(here, processor_flags())[0]
+        yield Finding("warn", f"{what}: no GPU", slow) if emulated else Finding("pass", what)
         return
     name, count = torch.cuda.get_device_name(here), torch.cuda.device_count()
     kernels = ", ".join(attention_kernels())
-    what = f"{count} × {name}, CUDA {torch.version.cuda}, {processes.precision}, attention by {kernels}"
+    what = f"{count} × {name}, CUDA {torch.version.cuda}, {processes.computed}, attention by {kernels}"
     if processes.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         yield Finding("fail", f"{what}: it has no bf16", "processes.precision=fp32")
     else:

@@ -198,7 +198,7 @@ def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
         step = 0
     if not plan.recorded:
         step += snapshot_bytes(plan)
-    step += rows * shape.vocabulary * SAMPLING_BYTES
+    step += rows * (1 + plan.draft) * shape.vocabulary * SAMPLING_BYTES
     casts = cached_bytes(plan, shape, head=not plan.fast)
     if plan.fast and casts and not sharding.split_numbers(plan, shape):
         casts -= 2 * shape.decoder_parameters  # the snapshot stands for them

@@ -167,6 +167,7 @@ class Plan:
         validation_samples: responses to a prompt of a validation.
         mini_batches: optimizer steps in an epoch.
         ahead: rollouts that are kept beside the one that is trained on (`rollout.ahead`).
+        draft: tokens that a row is fed beside its last one, at most (`rollout.draft`).
     """
 
     policy: ModelShape
@@ -195,6 +196,7 @@ class Plan:
     stored_in_bf16: int = 0
     validation_samples: int = 1
     ahead: int = 0
+    draft: int = 0
     sharding: str = "none"
     mini_batches: int = 1
 
@@ -209,8 +211,8 @@ class Plan:
 
     @property
     def recorded(self) -> bool:
-        """Whether the fast engine records its steps and keeps what they work on: on a GPU."""
-        return self.cuda and self.fast
+        """Whether the fast engine records its steps and keeps what they work on: on a GPU, without drafts."""
+        return self.cuda and self.fast and not self.draft
 
     @property
     def group(self) -> int:

@@ -120,6 +120,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         validation_samples=drawn,
         mini_batches=job.ppo.mini_batches,
         ahead=sampling.ahead,
+        draft=sampling.draft,
         micro_batch_prompts=job.ppo.micro_batch_prompts,
         micro_batch_tokens=job.ppo.micro_batch_tokens,
         checkpointing=job.policy.gradient_checkpointing,

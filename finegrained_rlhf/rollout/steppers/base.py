@@ -7,6 +7,7 @@ caches.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -45,6 +46,49 @@ class Stepper(Protocol):
         Args:
             prompts: int64 [P'], which of the present prompts stay, ascending.
             rows: int64 [P'·N'], which of the present rows stay; N' rows of each kept prompt, contiguous.
+        """
+
+
+@dataclass(frozen=True)
+class Block:
+    """M tokens that are fed at once: of each row some, contiguous and in order, or none.
+
+    Attributes:
+        rows: int64 [M], the present row of each token, ascending.
+        places: int64 [M], the position of each token in its row, from 0; its keys and values go there in the cache.
+        slots: int64 [M], where each lies among R·B, B a row.
+        width: B, most tokens of a row.
+        window: how many cache positions to attend over, more than any of `places`; each token sees those up to its own.
+    """
+
+    rows: Tensor
+    places: Tensor
+    slots: Tensor
+    width: int
+    window: int
+
+    def padded(self, tokens: Tensor, rows: int) -> Tensor:
+        """[R, B, …] of [M, …] for R rows, 0 where a row has no token."""
+        padded = tokens.new_zeros(rows * self.width, *tokens.shape[1:]).index_copy_(0, self.slots, tokens)
+        return padded.unflatten(0, (rows, self.width))
+
+    def flat(self, padded: Tensor) -> Tensor:
+        """[M, …] of [R, B, …]."""
+        return padded.flatten(0, 1).index_select(0, self.slots)
+
+    def write(self, cache: Tensor, new: Tensor) -> None:
+        """Put new [M, H, d] into a cache [R, H, T, d]."""
+        cache[self.rows, :, self.places] = new
+
+
+@runtime_checkable
+class BlockStepper(Stepper, Protocol):
+    """A stepper whose rows go on at positions of their own, by one token or by several."""
+
+    def block(self, tokens: Tensor, block: Block) -> Tensor:
+        """Feed tokens int64 [M] and get the logits [M, V] of what follows each.
+
+        What lies in the caches at a position is written again when another token is fed there.
         """
 
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
+from finegrained_rlhf.rollout.steppers.base import Block
 from finegrained_rlhf.rollout.steppers.shared_prefix import SHARED_PREFIX, Attend, SharedPrefixCache
 from finegrained_rlhf.rollout.steppers.snapshot import (
     WeightsOfNow,
@@ -210,7 +211,9 @@ def _check_positions(positions: int | None, memory: PromptMemory, max_new_tokens
 
 
 class CausalStepper:
-    """See `ReloadableStepper`. A row's cache holds the last prompt token and all response tokens but the last.
+    """See `ReloadableStepper` and `BlockStepper`.
+
+    A row's cache holds the last prompt token and all response tokens but the last.
 
     Args:
         policy: one that `supports_causal`.
@@ -256,6 +259,14 @@ class CausalStepper:
             places = (self._offsets + position).unsqueeze(1)
             hidden = self._run(tokens.unsqueeze(1), places, self._cache.step(position, window))
             return self._copy.policy.head(hidden.squeeze(1))
+
+    @torch.no_grad()
+    def block(self, tokens: Tensor, block: Block) -> Tensor:
+        """See `BlockStepper.block`: tokens int64 [M] → float [M, V]; the model reads them as one row of M."""
+        with self._autocast():
+            places = (self._offsets[block.rows] + block.places).unsqueeze(0)
+            hidden = self._run(tokens.unsqueeze(0), places, self._cache.block(block))
+            return self._copy.policy.head(hidden.squeeze(0))
 
     @torch.no_grad()
     def keep(self, prompts: Tensor, rows: Tensor) -> None:

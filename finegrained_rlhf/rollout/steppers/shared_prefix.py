@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from finegrained_rlhf.rollout.steppers.base import Block
+
 SHARED_PREFIX = "finegrained_shared_prefix"
 """The name of the attention function in transformers' registry; no mask is registered under it, so that models build
 none."""
@@ -109,7 +111,13 @@ class SharedPrefixCache:
 
     def step(self, position: Tensor, window: int) -> Attend:
         """Attention of the rows' tokens [P·N] at `position` int64 [1], over their first `window` positions."""
-        return _Step(self, position, window).attend
+        return _Step(self, position.view(1, 1, 1), window).attend
+
+    def block(self, block: Block) -> Attend:
+        """Attention of tokens [M] of some rows: queries [1, H, M, d], keys and values [1, K, M, d] → [1, M, H, d]."""
+        prompts, rows = len(self.lengths), len(self.lengths) * self.samples
+        places = block.padded(block.places, rows).view(prompts, self.samples, block.width)
+        return _BlockStep(self, places, block).attend
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         """Go on with prompts int64 [P'] and rows int64 [P'·N'].
@@ -129,53 +137,87 @@ class SharedPrefixCache:
 
 
 class _Step:
-    """One step's attention: masks are made once for the layers that share them."""
+    """One step's attention: masks are made once for the layers that share them.
 
-    def __init__(self, cache: SharedPrefixCache, position: Tensor, window: int) -> None:
-        self.cache, self.position, self.window = cache, position, window
+    Args:
+        cache: of the rows.
+        places: int64 [P, N, B], the positions of each row's B queries; P and N are 1 where all rows have the same.
+        window: cache positions of a row to attend over.
+    """
+
+    def __init__(self, cache: SharedPrefixCache, places: Tensor, window: int) -> None:
+        self.cache, self.places, self.window = cache, places, window
         self._biases: dict[int | None, Tensor] = {}
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scores: Scores) -> Tensor:
-        """Each row's query over its prompt's prefix and its own tokens, under one softmax; see `Attend` with T = 1.
-
-        The N·G query rows that read one key head of a prompt (G = H / K) stand together, so that the prefix is read
-        once for all of them.
-        """
+        """One new token of every row over its prompt's prefix and its own tokens; see `Attend` with T = 1."""
         layer = self.cache.layers[scores.layer]
         prompts, heads, samples, _, width = layer.keys.shape
         for cached, new in ((layer.keys, keys), (layer.values, values)):
             new = new.to(cached.dtype).reshape(prompts, samples, heads, 1, width)
-            cached.index_copy_(3, self.position, new.transpose(1, 2))
+            cached.index_copy_(3, self.places.flatten(), new.transpose(1, 2))
+        return self._attended(queries, layer, scores)
+
+    def _attended(self, queries: Tensor, layer: _LayerCache, scores: Scores) -> Tensor:
+        """Each query of rows [R, H, B, d], under one softmax → [R, B, H, d].
+
+        The N·G·B queries that read one key head of a prompt (G = H / K) stand together, so that the prefix is read once
+        for all of them.
+        """
+        prompts, heads, samples, _, width = layer.keys.shape
+        shape = queries.shape
         own_keys, own_values = layer.keys[:, :, :, : self.window], layer.values[:, :, :, : self.window]
-        # [P, K, N, G, d]; as [P, K, N·G, d] for the prefix.
+        # [P, K, N, G·B, d]; as [P, K, N·G·B, d] for the prefix.
         queries = queries.to(layer.keys.dtype).reshape(prompts, samples, heads, -1, width).transpose(1, 2)
         grouped = queries.flatten(2, 3)
         products = torch.cat(
             [grouped @ layer.prefix_keys.transpose(2, 3), (queries @ own_keys.transpose(3, 4)).flatten(2, 3)], dim=3
         )
-        weights = _softmax(products, self._bias(scores.window), scores).to(values.dtype)
+        bias = self._bias(scores.window, shape[1] // heads)
+        weights = _softmax(products, bias, scores).to(layer.values.dtype)
         split = layer.prefix_keys.shape[2]
         shared = weights[..., :split] @ layer.prefix_values
         own = weights[..., split:].unflatten(2, (samples, -1)) @ own_values
-        attended = shared.view(own.shape).add_(own).transpose(1, 2)  # [P, N, K, G, d]
-        return attended.reshape(prompts * samples, 1, -1, width)
+        attended = shared.view(own.shape).add_(own).transpose(1, 2)  # [P, N, K, G·B, d]
+        return attended.reshape(shape).transpose(1, 2)
 
-    def _bias(self, window: int | None) -> Tensor:
-        """fp32 [P, 1, 1, L + window], 0 where a row at this position sees a key and −inf elsewhere."""
+    def _bias(self, window: int | None, groups: int) -> Tensor:
+        """fp32 [P, 1, 1 or N·G·B, L + window], 0 where a query sees a key and −inf elsewhere."""
         cache = self.cache
         if window is not None and window >= cache.width + cache.limit:
             window = None
         if window not in self._biases:
-            places = torch.arange(max(cache.width, self.window), device=self.position.device)
-            lengths = cache.lengths.unsqueeze(1)
-            prefix, own = places[: cache.width] < lengths, places[: self.window] <= self.position
+            keys = torch.arange(max(cache.width, self.window), device=self.places.device)
+            lengths, places = cache.lengths[:, None, None, None], self.places.unsqueeze(3)
+            prefix, own = keys[: cache.width] < lengths, keys[: self.window] <= places
             if window is not None:
-                prefix = prefix & (lengths + self.position - places[: cache.width] < window)
-                own = own & (self.position - places[: self.window] < window)
-            visible = torch.cat([prefix, own.expand(len(prefix), -1)], dim=1)
+                prefix = prefix & (lengths + places - keys[: cache.width] < window)
+                own = own & (places - keys[: self.window] < window)
+            shape = torch.broadcast_shapes(prefix.shape[:3], own.shape[:3])
+            visible = torch.cat([prefix.expand(*shape, -1), own.expand(*shape, -1)], dim=3)
             bias = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -torch.inf)
-            self._biases[window] = bias[:, None, None]
+            if shape[1:] != (1, 1):
+                bias = bias.unsqueeze(2).expand(-1, -1, groups, -1, -1).flatten(2, 3)
+            self._biases[window] = bias.flatten(1, 2).unsqueeze(1)
         return self._biases[window]
+
+
+class _BlockStep(_Step):
+    """One step's attention of a `Block`."""
+
+    def __init__(self, cache: SharedPrefixCache, places: Tensor, block: Block) -> None:
+        super().__init__(cache, places, block.window)
+        self.block = block
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scores: Scores) -> Tensor:
+        """See `SharedPrefixCache.block`."""
+        layer, block, samples = self.cache.layers[scores.layer], self.block, self.cache.samples
+        for cached, new in ((layer.keys, keys), (layer.values, values)):
+            new = new.to(cached.dtype).squeeze(0).transpose(0, 1)
+            cached[block.rows // samples, :, block.rows % samples, block.places] = new
+        rows = layer.keys.shape[0] * samples
+        padded = block.padded(queries.squeeze(0).transpose(0, 1), rows).transpose(1, 2)
+        return block.flat(self._attended(padded, layer, scores)).unsqueeze(0)
 
 
 def _softmax(products: Tensor, bias: Tensor, scores: Scores) -> Tensor:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.heads import bf16_product
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
+from finegrained_rlhf.rollout.steppers.base import Block
 from finegrained_rlhf.rollout.steppers.snapshot import (
     WeightsOfNow,
     autocast_of_now,
@@ -136,6 +137,31 @@ class _Caches:
     cross_values: Tensor
 
 
+@dataclass(frozen=True)
+class _EveryRow:
+    """What a `Block` says where every row is fed one token at one position.
+
+    Attributes:
+        places: int64 [1].
+        window: as a block's.
+    """
+
+    places: Tensor
+    window: int
+
+    def padded(self, tokens: Tensor, rows: int) -> Tensor:
+        """[R, 1, …] of [R, …]."""
+        return tokens.unsqueeze(1)
+
+    def flat(self, padded: Tensor) -> Tensor:
+        """[R, …] of [R, 1, …]."""
+        return padded.squeeze(1)
+
+    def write(self, cache: Tensor, new: Tensor) -> None:
+        """Put new [R, H, d] into a cache [R, H, T, d]."""
+        cache.index_copy_(2, self.places, new.unsqueeze(2))
+
+
 def supports_t5(policy: Policy) -> bool:
     """True when the decoder's modules do nothing that their weights do not say (hooks, other adapters than LoRA)."""
     model = policy.model
@@ -225,12 +251,19 @@ class T5Stepper:
 
     def logits(self, tokens: Tensor, position: Tensor, window: int) -> Tensor:
         """See `Stepper.logits`: tokens int64 [P·N] at position int64 [1] → float [P·N, V]."""
+        return self._run(tokens, _EveryRow(position, window))
+
+    def block(self, tokens: Tensor, block: Block) -> Tensor:
+        """See `BlockStepper.block`: tokens int64 [M] → float [M, V]."""
+        return self._run(tokens, block)
+
+    def _run(self, tokens: Tensor, fed: Block | _EveryRow) -> Tensor:
         with self._autocast():
             decoder = self.model.decoder
             hidden: Tensor = decoder.embed_tokens(tokens)
             for weights, caches in zip(self.weights.blocks, self.layers, strict=True):
-                hidden = hidden + self._attend_own(weights, caches, hidden, position, window)
-                hidden = hidden + self._attend_prompt(weights, caches, hidden)
+                hidden = hidden + self._attend_own(weights, caches, hidden, fed)
+                hidden = hidden + self._attend_prompt(weights, caches, hidden, fed)
                 hidden = hidden + self._feed_forward(weights, hidden)
             return self._head(decoder.final_layer_norm(hidden))
 
@@ -239,28 +272,30 @@ class T5Stepper:
         if head is None:
             return self.policy.head(hidden)
         hidden = (hidden * t5.head_scale(self.model.config)).to(head.dtype)
-        multiply = bf16_product if hidden.dtype == torch.bfloat16 else torch.mm
+        if hidden.dtype == torch.bfloat16:
+            return bf16_product(hidden, head.t())
         if head.is_cuda:
-            return multiply(hidden, head.t())
+            return torch.mm(hidden, head.t())
         # Few rows against a large vocabulary: on a CPU, products that fit its cache take two thirds of the time.
-        return torch.cat([multiply(hidden, part.t()) for part in head.split(_HEAD_ROWS)], dim=-1)
+        return torch.cat([torch.mm(hidden, part.t()) for part in head.split(_HEAD_ROWS)], dim=-1)
 
-    def _attend_own(
-        self, weights: BlockWeights, caches: _Caches, hidden: Tensor, position: Tensor, window: int
-    ) -> Tensor:
+    def _attend_own(self, weights: BlockWeights, caches: _Caches, hidden: Tensor, fed: Block | _EveryRow) -> Tensor:
         normed = weights.block.layer[0].layer_norm(hidden).to(weights.qkv.dtype)
-        query, key, value = F.linear(normed, weights.qkv).unflatten(1, (3, -1, 1, self._width)).unbind(1)
-        caches.keys.index_copy_(2, position, key)
-        caches.values.index_copy_(2, position, value)
-        bias = caches.bias.index_select(0, position)[:, :, None, :window]
-        out = _attend(query, caches.keys[:, :, :window], caches.values[:, :, :window], bias)
-        return F.linear(out.flatten(1), weights.out)
+        query, key, value = F.linear(normed, weights.qkv).unflatten(1, (3, -1, self._width)).unbind(1)
+        fed.write(caches.keys, key)
+        fed.write(caches.values, value)
+        rows, window = caches.keys.shape[0], fed.window
+        bias = caches.bias.index_select(0, fed.places)[:, :, :window]
+        query, bias = (fed.padded(one, rows).transpose(1, 2) for one in (query, bias))
+        out = _attend(query, caches.keys[:, :, :window], caches.values[:, :, :window], bias)  # [R, H, B, d]
+        return F.linear(fed.flat(out.transpose(1, 2)).flatten(1), weights.out)
 
-    def _attend_prompt(self, weights: BlockWeights, caches: _Caches, hidden: Tensor) -> Tensor:
+    def _attend_prompt(self, weights: BlockWeights, caches: _Caches, hidden: Tensor, fed: Block | _EveryRow) -> Tensor:
         normed = weights.block.layer[1].layer_norm(hidden).to(weights.qkv.dtype)
-        query = F.linear(normed, weights.cross_query).unflatten(0, (caches.cross_keys.shape[0], -1))
-        out = _attend(t5.heads(query, self._width), caches.cross_keys, caches.cross_values, self.seen)
-        return F.linear(out.transpose(1, 2).reshape(hidden.shape[0], -1), weights.cross_out)
+        query = fed.padded(F.linear(normed, weights.cross_query), caches.keys.shape[0])  # [R, B, H·d]
+        grouped = query.flatten(0, 1).unflatten(0, (caches.cross_keys.shape[0], -1))
+        out = _attend(t5.heads(grouped, self._width), caches.cross_keys, caches.cross_values, self.seen)
+        return F.linear(fed.flat(out.transpose(1, 2).reshape(query.shape)), weights.cross_out)
 
     def _feed_forward(self, weights: BlockWeights, hidden: Tensor) -> Tensor:
         part = weights.block.layer[-1]

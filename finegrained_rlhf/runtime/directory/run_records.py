@@ -204,9 +204,18 @@ def read_provenance(run: RunDirectory) -> dict[str, Any]:
     return record
 
 
+def precision_of_run(run: RunDirectory) -> str | None:
+    """The precision that `processes.precision=auto` took when a run with checkpoints began; None where it did not."""
+    if not CheckpointStore(run.checkpoints, 1).steps():
+        return None
+    return next((start["precision"] for start in read_provenance(run).get("starts", []) if "precision" in start), None)
+
+
 def _with_start(run: RunDirectory, config: Mapping[str, Any], resume: str, processes: Processes) -> dict[str, Any]:
     goes_on = resume != "never" and bool(CheckpointStore(run.checkpoints, 1).steps())
     start = provenance(processes.count)
+    if processes.chosen:
+        start["precision"] = processes.precision
     if goes_on:
         start["changed"] = [str(change) for change in changes_of_run(run, config)]
     earlier = read_provenance(run).get("starts", []) if goes_on else []

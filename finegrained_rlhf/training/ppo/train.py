@@ -63,7 +63,7 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
             "then log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; "
             "ppo.kl.measure=exact measures it"
         )
-    engine = make_engine(policy, job.rollout.engine)
+    engine = make_engine(policy, job.rollout.engine, draft=job.rollout.draft)
     data = job.read_data(policy)
     if job.environment is not None:
         engine = in_turns(engine, policy, job.environment, [*data.train, *data.validation])

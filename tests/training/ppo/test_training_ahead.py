@@ -88,10 +88,14 @@ def test_without_a_step_ahead_the_first_rollout_and_the_validation_are_the_same(
     [
         pytest.param({}, marks=pytest.mark.slow),
         {"lora": True},
-        {"kind": "gpt2", "algorithm": GroupAdvantages()},
+        {"kind": "gpt2", "algorithm": GroupAdvantages(), "draft": 4},
     ],
 )
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finegrained_rlhf.rollout.lookup.MATCHED", 1)
+    drawn = {**AHEAD, "draft": options.get("draft", 0)}
     kind, lora = options.get("kind", "t5"), LoraConfig(rank=2) if options.get("lora") else None
     save_policy(policy(kind), tmp_path / "start")
 
@@ -106,7 +110,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, options: dict[st
     def fresh(name: str, processes: Processes | None = None, owner: Policy | None = None) -> PPOTrainer:
         owner = owner or opened()
         path, rest = tmp_path / name, {key: value for key, value in options.items() if key == "algorithm"}
-        return make_trainer(path, kind, owner=owner, drawn=AHEAD, lr=5e-3, processes=processes, **rest)
+        return make_trainer(path, kind, owner=owner, drawn=drawn, lr=5e-3, processes=processes, **rest)
 
     whole = fresh("a")
     expected = steps(whole, 1, 4)
