@@ -58,6 +58,7 @@ class Processes:
         device: where this process computes.
         precision: "fp32" or "bf16".
         sharding: see `ProcessConfig`.
+        fused: whether models are fused (`ProcessConfig.fused`).
 
     Args:
         config: how they compute; None for what needs nothing but their number.
@@ -92,6 +93,8 @@ class Processes:
         launcher.end_with_launcher()
         self.device: torch.device = state.device
         self.precision, self.sharding, self._timeout = config.precision, config.sharding, config.timeout_s
+        in_bf16_on_cuda = self.precision == "bf16" and self.device.type == "cuda"
+        self.fused: bool = in_bf16_on_cuda if config.fused is None else config.fused
         threads = config.threads
         if threads is None and self.count > 1:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.count)))

@@ -92,7 +92,7 @@ class T5Weights:
             cross_key=self._weight(cross.k),
             cross_value=self._weight(cross.v),
             cross_out=self._weight(cross.o),
-            inner=self._weight(*(getattr(dense, name) for name in inner_names(dense))),
+            inner=self._weight(*(getattr(dense, name) for name in t5.inner_names(dense))),
             outer=self._weight(dense.wo),
         )
 
@@ -106,11 +106,6 @@ class T5Weights:
         made = torch.cat([weight.to(dtype) for weight in weights])
         self._copies.append((modules, made))
         return made
-
-
-def inner_names(dense: Any) -> tuple[str, ...]:
-    """The inner projections of a feed-forward part, gate first."""
-    return ("wi_0", "wi_1") if hasattr(dense, "wi_0") else ("wi",)
 
 
 t5_weights = WeightsOfNow(T5Weights)
@@ -147,7 +142,7 @@ def supports_t5(policy: Policy) -> bool:
     linear = [getattr(attention, name) for attention in attentions for name in "qkvo"]
     for block in model.decoder.block:
         dense = block.layer[-1].DenseReluDense
-        linear += [*(getattr(dense, name) for name in inner_names(dense)), dense.wo]
+        linear += [*(getattr(dense, name) for name in t5.inner_names(dense)), dense.wo]
     return all(is_plain(module) for module in linear)
 
 

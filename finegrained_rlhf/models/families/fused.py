@@ -1,0 +1,184 @@
+"""The same layers in fewer operations: norms in one kernel, and projections of one input in one product.
+
+A GPU computes most operations of a layer faster than a host can start them. `fuse` lets a model run
+
+- RMS norms by torch's own function, which on CUDA is one kernel each way;
+- under bf16 autocast, those linear layers that T5's passes ask for by `products` as one product for all that read the same
+  input, with bf16 copies of their fp32 weights that are made anew once the weights have changed, instead of a cast of each
+  weight in every pass. Gradients of weights are sums in fp32, where autocast's were rounded to bf16, and so are those of an fp32
+  input.
+
+Under fp32 a fused model computes what it did up to the order of rounding in a norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from finegrained_rlhf.models.families.heads import bf16_product, is_product
+from finegrained_rlhf.runtime.sharding.shards import is_shard
+
+_COPIES = "_rounded_copies"
+_NORM_TOLERANCE = 1e-5
+"""By how much a fused norm may differ from the module's own, relative to its largest output."""
+
+
+def fuse(model: nn.Module) -> None:
+    """Let a model run fused from now on, in place; what has no fused form stays as it is.
+
+    Args:
+        model: with weights in fp32 where they are to be fused. Those in shards are not.
+    """
+    copies = RoundedWeights()
+    for module in model.modules():
+        _fuse_norm(module)
+        if type(module) is nn.Linear and module.bias is None and not is_shard(module.weight):
+            vars(module)[_COPIES] = copies
+
+
+def is_fused(layer: nn.Module) -> bool:
+    """Whether `products` may go through copies of a linear layer's weight."""
+    return _COPIES in vars(layer)
+
+
+def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
+    """What linear layers make of the same states [..., I]: [..., O] of each, in order.
+
+    One product where all are linear layers without bias of a model that `fuse` was called with, under bf16 autocast; otherwise
+    each layer is called.
+    """
+    copies, device = vars(layers[0]).get(_COPIES), states.device.type
+    in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+    if copies is None or not in_bf16 or not all(map(_has_copy, layers)):
+        return [layer(states) for layer in layers]
+    weights = [layer.weight for layer in layers]
+    product: Tensor = _Product.apply(states, copies.of(layers), *weights)  # type: ignore[no-untyped-call]
+    return product.split([len(weight) for weight in weights], dim=-1)
+
+
+def _has_copy(layer: Any) -> bool:
+    return is_fused(layer) and is_product(layer) and layer.weight.dtype == torch.float32
+
+
+class _Copy:
+    """Weights below each other in bf16, and of which state of theirs."""
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        self.layers = list(layers)
+        self._read = self._state()
+        with torch.no_grad():
+            self.tensor = torch.cat([layer.weight.bfloat16() for layer in layers])
+
+    def _state(self) -> list[tuple[int, int]]:
+        return [(layer.weight.data_ptr(), layer.weight._version) for layer in self.layers]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a weight has changed, or lies elsewhere, since it was read."""
+        return self._read != self._state()
+
+    def read(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows of the copy, each with the weight that belongs there."""
+        weights = [layer.weight.detach() for layer in self.layers]
+        if self.tensor.device != weights[0].device:
+            self.tensor = torch.empty_like(self.tensor, device=weights[0].device)
+        self._read = self._state()
+        return zip(self.tensor.split([len(weight) for weight in weights]), weights, strict=True)
+
+
+class RoundedWeights:
+    """bf16 copies of a model's weights; one that has changed is found out when it is asked for, and all are read anew."""
+
+    def __init__(self) -> None:
+        self._copies: dict[nn.Module, _Copy] = {}
+
+    @torch.no_grad()
+    def of(self, layers: Sequence[nn.Module]) -> Tensor:
+        """The copies [ΣO, I] of the weights [O, I] of linear layers, below each other."""
+        copy = self._copies.get(layers[0])
+        if copy is None:
+            copy = self._copies[layers[0]] = _Copy(layers)
+        if copy.is_stale:
+            pairs = [pair for kept in self._copies.values() if kept.is_stale for pair in kept.read()]
+            torch._foreach_copy_([rows for rows, _ in pairs], [weight for _, weight in pairs])
+        return copy.tensor
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ in bf16 by a rounded W [ΣO, I], whose rows are those of several weights; gradients as `fuse`'s module says."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, rounded: Tensor, *weights: Tensor) -> Tensor:
+        factor = states.bfloat16()
+        ctx.save_for_backward(factor, rounded)
+        ctx.dtype, ctx.rows = states.dtype, [len(weight) for weight in weights]
+        return F.linear(factor, rounded)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        factor, rounded = ctx.saved_tensors
+        flat = gradient.flatten(0, -2)
+        of_states, of_weights = None, [None] * len(ctx.rows)
+        if ctx.needs_input_grad[0]:
+            multiply = bf16_product if ctx.dtype == torch.float32 else torch.mm
+            of_states = multiply(flat, rounded).unflatten(0, gradient.shape[:-1])
+        if any(ctx.needs_input_grad[2:]):
+            of_weights = bf16_product(flat.t(), factor.flatten(0, -2)).split(ctx.rows)
+        return of_states, None, *of_weights
+
+
+@cache
+def _fused_class(plain: type[nn.Module]) -> type[nn.Module]:
+    return type(plain.__name__, (_FusedNorm, plain), {"__module__": plain.__module__})
+
+
+class _FusedNorm(nn.Module):
+    """An RMS norm over the last dimension by `torch.nn.functional.rms_norm`."""
+
+    _shift: float
+    _epsilon: float
+    _as_input: bool
+
+    def forward(self, states: Tensor) -> Tensor:
+        """As the module's own: [..., D] → [..., D]."""
+        weight: Tensor = self.weight  # type: ignore[assignment]
+        if weight.dtype != torch.float32:
+            own: Tensor = super().forward(states)
+            return own
+        weight = weight + self._shift if self._shift else weight
+        normed = F.rms_norm(states.float(), weight.shape, weight, self._epsilon)
+        return normed.to(states.dtype) if self._as_input else normed
+
+
+@torch.no_grad()
+def _fuse_norm(module: Any) -> None:
+    """Swap the class of an RMS norm for its fused one, if that computes the same on a row of random numbers."""
+    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    own = dict(module.named_parameters())
+    if "Norm" not in type(module).__name__ or isinstance(module, _FusedNorm) or list(own) != ["weight"]:
+        return
+    weight = own["weight"]
+    if not isinstance(epsilon, float) or weight.ndim != 1 or weight.dtype != torch.float32 or not is_alone(module):
+        return
+    with torch.autocast(weight.device.type, enabled=False):
+        row = torch.randn(1, len(weight), device=weight.device, generator=torch.Generator(weight.device).manual_seed(0))
+        expected, half = module(row), module(row.bfloat16()).dtype == torch.bfloat16
+        for shift in (0.0, 1.0):
+            fused = F.rms_norm(row, weight.shape, weight + shift, epsilon)
+            if bool((fused - expected).abs().max() <= _NORM_TOLERANCE * expected.abs().max()):
+                module._shift, module._epsilon, module._as_input = shift, epsilon, half
+                module.__class__ = _fused_class(type(module))
+                return
+
+
+def is_alone(module: nn.Module) -> bool:
+    """Whether nothing but a module's class says what it computes: no hooks and no `forward` of its own."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
