@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -154,12 +155,19 @@ def on_cuda(count: Launches) -> Iterator[None]:
     """
     takes_flex = attention.takes_flex
     product = count.kernel("product", heads.bf16_product)
+
+    def add_product(hidden: Tensor, states: Tensor, weight: Tensor, in_place: bool) -> Tensor:
+        added = partial(fused_layers.add_product, in_place=False)
+        return (count.kernel("addmm", added) if in_place else added)(hidden, states, weight)
+
     with ExitStack() as patches:
         for owner, name, stand_in in (
             (t5, "attend", count.kernel("attention", _fused_attention)),
             (heads, "bf16_product", product),
             (fused_layers, "bf16_product", product),
             (t5_stepper, "bf16_product", product),
+            (t5_stepper, "sums_in_product", lambda device: True),
+            (t5_stepper, "add_product", add_product),
             (attention, "takes_flex", lambda backbone, config, device: takes_flex(backbone, config, "cuda")),
             (packed, "takes_flex", lambda backbone, config, device: takes_flex(backbone, config, "cuda")),
             (attention, "_compiled", lambda *shape: count.kernel("attention", _flex)),

@@ -140,6 +140,32 @@ def _fused_class(plain: type[nn.Module]) -> type[nn.Module]:
     return type(plain.__name__, (_FusedNorm, plain), {"__module__": plain.__module__})
 
 
+@cache
+def sums_in_product(device: torch.device) -> bool:
+    """Whether torch can add a product of bf16 matrices to an fp32 matrix in one kernel here; tried once, on small ones."""
+    factor, total = torch.ones(16, 16, dtype=torch.bfloat16, device=device), torch.ones(16, 16, device=device)
+    try:
+        torch.addmm(total, factor, factor, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return bool((total == 17).all())
+
+
+def add_product(hidden: Tensor, states: Tensor, weight: Tensor, in_place: bool) -> Tensor:
+    """Hidden + states Wᵀ, without gradient.
+
+    Args:
+        hidden: float [n, O].
+        states: float [n, I].
+        weight: W [O, I], of the dtype of `states`.
+        in_place: add to fp32 `hidden` itself, in one kernel, a product that has not been rounded; for bf16 factors, where
+            `sums_in_product`.
+    """
+    if in_place and hidden.dtype == torch.float32 and states.dtype == torch.bfloat16:
+        return torch.addmm(hidden, states, weight.t(), out_dtype=torch.float32, out=hidden)
+    return hidden + F.linear(states, weight)
+
+
 class _FusedNorm(nn.Module):
     """An RMS norm over the last dimension by `torch.nn.functional.rms_norm`."""
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.families.fused import add_product, is_fused, sums_in_product
 from finegrained_rlhf.models.families.heads import bf16_product
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.steppers.snapshot import (
@@ -119,14 +120,13 @@ class _Caches:
     """What one decoder block reads besides weights.
 
     Attributes:
-        bias: [T, H, T], the row of each query position, −inf at later keys.
-        keys, values: [R, H, T, d], self-attention cache.
+        bias: [T, H, T], the row of each query position, −inf at later keys; layers may share it.
+        own: [2, R, H, T, d], keys and values of the self-attention.
         cross_keys, cross_values: [P, H, L, d].
     """
 
     bias: Tensor
-    keys: Tensor
-    values: Tensor
+    own: Tensor
     cross_keys: Tensor
     cross_values: Tensor
 
@@ -172,6 +172,7 @@ class T5Stepper:
         self.first_tokens = torch.full((prompts * samples,), policy.start_ids[0], dtype=torch.long, device=device)
         self._width: int = _self(self.model.decoder.block[0]).key_value_proj_dim
         self._autocast = autocast_of_now(policy.device.type)
+        self._in_place = is_fused(_self(self.model.decoder.block[0]).o) and sums_in_product(device)
         self.weights = t5_weights(policy)
         self.layers, self.seen = self._read(memory, samples)
 
@@ -204,18 +205,17 @@ class T5Stepper:
                 bias = t5.causal_bias(own, self.limit)[0].transpose(0, 1).to(weights.qkv.dtype).contiguous()
             assert bias is not None
             states = memory.states.to(weights.qkv.dtype)
-            shape = (states.shape[0] * samples, own.n_heads, self.limit, self._width)
+            shape = (2, states.shape[0] * samples, own.n_heads, self.limit, self._width)
             caches.append(
                 _Caches(
                     bias=bias,
-                    keys=old[number].keys if old else states.new_zeros(shape),
-                    values=old[number].values if old else states.new_zeros(shape),
+                    own=old[number].own if old else states.new_zeros(shape),
                     cross_keys=t5.heads(F.linear(states, weights.cross_key), self._width).contiguous(),
                     cross_values=t5.heads(F.linear(states, weights.cross_value), self._width).contiguous(),
                 )
             )
         mask = memory.prompt_mask.bool()[:, None, None, :]
-        seen = torch.zeros(mask.shape, dtype=caches[0].keys.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+        seen = torch.zeros(mask.shape, dtype=caches[0].own.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
         return caches, seen
 
     def logits(self, tokens: Tensor, position: Tensor, window: int) -> Tensor:
@@ -223,10 +223,13 @@ class T5Stepper:
         with self._autocast():
             decoder = self.model.decoder
             hidden: Tensor = decoder.embed_tokens(tokens)
+            rows: dict[int, Tensor] = {}  # of each bias, this position's
             for weights, caches in zip(self.weights.blocks, self.layers, strict=True):
-                hidden = hidden + self._attend_own(weights, caches, hidden, position, window)
-                hidden = hidden + self._attend_prompt(weights, caches, hidden)
-                hidden = hidden + self._feed_forward(weights, hidden)
+                if id(caches.bias) not in rows:
+                    rows[id(caches.bias)] = caches.bias.index_select(0, position)[:, :, None, :window]
+                hidden = self._attend_own(weights, caches, hidden, position, rows[id(caches.bias)])
+                hidden = self._attend_prompt(weights, caches, hidden)
+                hidden = self._feed_forward(weights, hidden)
             return self._head(decoder.final_layer_norm(hidden))
 
     def _head(self, hidden: Tensor) -> Tensor:
@@ -241,21 +244,20 @@ class T5Stepper:
         return torch.cat([multiply(hidden, part.t()) for part in head.split(_HEAD_ROWS)], dim=-1)
 
     def _attend_own(
-        self, weights: BlockWeights, caches: _Caches, hidden: Tensor, position: Tensor, window: int
+        self, weights: BlockWeights, caches: _Caches, hidden: Tensor, position: Tensor, bias: Tensor
     ) -> Tensor:
         normed = weights.block.layer[0].layer_norm(hidden).to(weights.qkv.dtype)
-        query, key, value = F.linear(normed, weights.qkv).unflatten(1, (3, -1, 1, self._width)).unbind(1)
-        caches.keys.index_copy_(2, position, key)
-        caches.values.index_copy_(2, position, value)
-        bias = caches.bias.index_select(0, position)[:, :, None, :window]
-        out = _attend(query, caches.keys[:, :, :window], caches.values[:, :, :window], bias)
-        return F.linear(out.flatten(1), weights.out)
+        projected = F.linear(normed, weights.qkv).unflatten(1, (3, -1, 1, self._width))
+        caches.own.index_copy_(3, position, projected[:, 1:].transpose(0, 1))
+        keys, values = caches.own[:, :, :, : bias.shape[-1]]
+        out = _attend(projected[:, 0], keys, values, bias)
+        return add_product(hidden, out.flatten(1), weights.out, self._in_place)
 
     def _attend_prompt(self, weights: BlockWeights, caches: _Caches, hidden: Tensor) -> Tensor:
         normed = weights.block.layer[1].layer_norm(hidden).to(weights.qkv.dtype)
         query = F.linear(normed, weights.cross_query).unflatten(0, (caches.cross_keys.shape[0], -1))
         out = _attend(t5.heads(query, self._width), caches.cross_keys, caches.cross_values, self.seen)
-        return F.linear(out.transpose(1, 2).reshape(hidden.shape[0], -1), weights.cross_out)
+        return add_product(hidden, out.transpose(1, 2).reshape(hidden.shape[0], -1), weights.cross_out, self._in_place)
 
     def _feed_forward(self, weights: BlockWeights, hidden: Tensor) -> Tensor:
         part = weights.block.layer[-1]
@@ -266,13 +268,13 @@ class T5Stepper:
             inner = dense.act(gate) * linear
         else:
             inner = dense.act(inner)
-        return F.linear(inner.to(weights.outer.dtype), weights.outer)
+        return add_product(hidden, inner.to(weights.outer.dtype), weights.outer, self._in_place)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         """See `Stepper.keep`: prompts int64 [P'] and rows int64 [P'·N'] that stay."""
         self.first_tokens, self.seen = self.first_tokens[rows], self.seen[prompts]
         for layer in self.layers:
-            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+            layer.own = layer.own[:, rows]
             layer.cross_keys, layer.cross_values = layer.cross_keys[prompts], layer.cross_values[prompts]
 
 
