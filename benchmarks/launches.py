@@ -40,8 +40,9 @@ from benchmarks.workload import Workload
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.families import attention, heads, packed, t5
-from finegrained_rlhf.models.families import fused as fused_layers
+from finegrained_rlhf.models.families import fused as families_fused
 from finegrained_rlhf.rollout import fast
+from finegrained_rlhf.rollout.steppers import fused_layers
 from finegrained_rlhf.rollout.steppers import t5 as t5_stepper
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.tables import markdown_table
@@ -157,17 +158,17 @@ def on_cuda(count: Launches) -> Iterator[None]:
     product = count.kernel("product", heads.bf16_product)
 
     def add_product(hidden: Tensor, states: Tensor, weight: Tensor, in_place: bool) -> Tensor:
-        added = partial(fused_layers.add_product, in_place=False)
+        added = partial(families_fused.add_product, in_place=False)
         return (count.kernel("addmm", added) if in_place else added)(hidden, states, weight)
 
     with ExitStack() as patches:
         for owner, name, stand_in in (
             (t5, "attend", count.kernel("attention", _fused_attention)),
             (heads, "bf16_product", product),
-            (fused_layers, "bf16_product", product),
+            (families_fused, "bf16_product", product),
             (t5_stepper, "bf16_product", product),
-            (t5_stepper, "sums_in_product", lambda device: True),
-            (t5_stepper, "add_product", add_product),
+            *((owner, "sums_in_product", lambda device: True) for owner in (t5_stepper, fused_layers)),
+            *((owner, "add_product", add_product) for owner in (t5_stepper, fused_layers)),
             (attention, "takes_flex", lambda backbone, config, device: takes_flex(backbone, config, "cuda")),
             (packed, "takes_flex", lambda backbone, config, device: takes_flex(backbone, config, "cuda")),
             (attention, "_compiled", lambda *shape: count.kernel("attention", _flex)),

@@ -3,12 +3,12 @@
 A GPU computes most operations of a layer faster than a host can start them. `fuse` lets a model run
 
 - RMS norms by torch's own function, which on CUDA is one kernel each way;
-- under bf16 autocast, those linear layers that T5's passes ask for by `products` as one product for all that read the same
-  input, with bf16 copies of their fp32 weights that are made anew once the weights have changed, instead of a cast of each
-  weight in every pass. Gradients of weights are sums in fp32, where autocast's were rounded to bf16, and so are those of an fp32
-  input.
+- under bf16 autocast, linear layers without bias by bf16 copies of their fp32 weights, which are made anew once the weights have
+  changed, instead of a cast of each weight in every pass. What comes out is the same; gradients of weights are sums in fp32,
+  where autocast's were rounded to bf16, and so are those of an fp32 input. T5's passes ask for all layers that read one input at
+  once (`products`): they are one product.
 
-Under fp32 a fused model computes what it did up to the order of rounding in a norm.
+In fp32 a fused model computes what it did up to the order of products in a norm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from torch.nn import functional as F
 from finegrained_rlhf.models.families.heads import bf16_product, is_product
 from finegrained_rlhf.runtime.sharding.shards import is_shard
 
-_COPIES = "_rounded_copies"
 _NORM_TOLERANCE = 1e-5
 """By how much a fused norm may differ from the module's own, relative to its largest output."""
 
@@ -40,12 +39,26 @@ def fuse(model: nn.Module) -> None:
     for module in model.modules():
         _fuse_norm(module)
         if type(module) is nn.Linear and module.bias is None and not is_shard(module.weight):
-            vars(module)[_COPIES] = copies
+            module.__class__ = FusedLinear
+            module._copies = copies
 
 
-def is_fused(layer: nn.Module) -> bool:
-    """Whether `products` may go through copies of a linear layer's weight."""
-    return _COPIES in vars(layer)
+class FusedLinear(nn.Linear):
+    """x Wᵀ; under bf16 autocast by a copy of W.
+
+    Attributes:
+        is_product: says that nothing else happens (`models/families/heads.py`).
+    """
+
+    is_product = True
+    _copies: RoundedWeights
+
+    def forward(self, states: Tensor) -> Tensor:
+        """As `nn.Linear`: [..., I] → [..., O]."""
+        return _product(states, [self]) if _takes_copies(states, [self]) else super().forward(states)
+
+
+FusedLinear.__name__ = nn.Linear.__name__  # adapters and snapshots know layers by the names of their classes
 
 
 def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
@@ -54,17 +67,22 @@ def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
     One product where all are linear layers without bias of a model that `fuse` was called with, under bf16 autocast; otherwise
     each layer is called.
     """
-    copies, device = vars(layers[0]).get(_COPIES), states.device.type
-    in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-    if copies is None or not in_bf16 or not all(map(_has_copy, layers)):
+    if len(layers) == 1 or not _takes_copies(states, layers):
         return [layer(states) for layer in layers]
+    return _product(states, layers).split([len(layer.weight) for layer in layers], dim=-1)  # type: ignore[arg-type]
+
+
+def _takes_copies(states: Tensor, layers: Sequence[Any]) -> bool:
+    device = states.device.type
+    in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+    plain = [isinstance(one, FusedLinear) and is_product(one) and one.weight.dtype == torch.float32 for one in layers]
+    return in_bf16 and all(plain)
+
+
+def _product(states: Tensor, layers: Sequence[Any]) -> Tensor:
     weights = [layer.weight for layer in layers]
-    product: Tensor = _Product.apply(states, copies.of(layers), *weights)  # type: ignore[no-untyped-call]
-    return product.split([len(weight) for weight in weights], dim=-1)
-
-
-def _has_copy(layer: Any) -> bool:
-    return is_fused(layer) and is_product(layer) and layer.weight.dtype == torch.float32
+    product: Tensor = _Product.apply(states, layers[0]._copies.of(layers), *weights)  # type: ignore[no-untyped-call]
+    return product
 
 
 class _Copy:
@@ -137,7 +155,7 @@ class _Product(torch.autograd.Function):
 
 @cache
 def _fused_class(plain: type[nn.Module]) -> type[nn.Module]:
-    return type(plain.__name__, (_FusedNorm, plain), {"__module__": plain.__module__})
+    return type(plain.__name__, (FusedNorm, plain), {"__module__": plain.__module__})
 
 
 @cache
@@ -166,7 +184,7 @@ def add_product(hidden: Tensor, states: Tensor, weight: Tensor, in_place: bool) 
     return hidden + F.linear(states, weight)
 
 
-class _FusedNorm(nn.Module):
+class FusedNorm(nn.Module):
     """An RMS norm over the last dimension by `torch.nn.functional.rms_norm`."""
 
     _shift: float
@@ -189,7 +207,7 @@ def _fuse_norm(module: Any) -> None:
     """Swap the class of an RMS norm for its fused one, if that computes the same on a row of random numbers."""
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     own = dict(module.named_parameters())
-    if "Norm" not in type(module).__name__ or isinstance(module, _FusedNorm) or list(own) != ["weight"]:
+    if "Norm" not in type(module).__name__ or isinstance(module, FusedNorm) or list(own) != ["weight"]:
         return
     weight = own["weight"]
     if not isinstance(epsilon, float) or weight.ndim != 1 or weight.dtype != torch.float32 or not is_alone(module):

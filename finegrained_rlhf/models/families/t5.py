@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from finegrained_rlhf.core.records import on_device
-from finegrained_rlhf.models.families.fused import is_fused, products
+from finegrained_rlhf.models.families.fused import FusedLinear, products
 from finegrained_rlhf.models.families.heads import Head
 from finegrained_rlhf.runtime.sharding.shards import computed
 
@@ -237,7 +237,7 @@ def _decoder_block(block: Any, hidden: Tensor, bias: Tensor | None, states: Tens
 def _feed_forward(block: Any, hidden: Tensor) -> Tensor:
     part = block.layer[-1]
     dense = part.DenseReluDense
-    if not is_fused(dense.wo):
+    if not isinstance(dense.wo, FusedLinear):
         out: Tensor = part(hidden)
         return out
     gate, *linear = products(part.layer_norm(hidden), *(getattr(dense, name) for name in inner_names(dense)))

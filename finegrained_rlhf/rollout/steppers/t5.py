@@ -17,17 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from finegrained_rlhf.models.families import t5
-from finegrained_rlhf.models.families.fused import add_product, is_fused, sums_in_product
+from finegrained_rlhf.models.families.fused import FusedNorm, add_product, sums_in_product
 from finegrained_rlhf.models.families.heads import bf16_product
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
-from finegrained_rlhf.rollout.steppers.snapshot import (
-    WeightsOfNow,
-    autocast_of_now,
-    compute_dtype,
-    effective_weight,
-    is_plain,
-    must_copy,
-)
+from finegrained_rlhf.rollout.steppers.snapshot import StackedWeights, WeightsOfNow, autocast_of_now, is_plain
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class BlockWeights:
     outer: Tensor
 
 
-class T5Weights:
+class T5Weights(StackedWeights):
     """The weights of all blocks and of the head, read from a policy now.
 
     Args:
@@ -68,45 +61,24 @@ class T5Weights:
 
     @torch.no_grad()
     def __init__(self, policy: Policy) -> None:
-        self._copies: list[tuple[tuple[Any, ...], Tensor]] = []
+        super().__init__()
         self.blocks = [self._block(block) for block in policy.model.decoder.block]
         lm_head = policy.model.lm_head
-        self.head = self._weight(lm_head) if is_plain(lm_head) else None
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Read the policy's weights again, into the same tensors; those that are shared follow by themselves."""
-        for modules, tensor in self._copies:
-            start = 0
-            for module in modules:
-                weight = effective_weight(module)
-                tensor[start : start + weight.shape[0]].copy_(weight)
-                start += weight.shape[0]
+        self.head = self.weight(lm_head) if is_plain(lm_head) else None
 
     def _block(self, block: Any) -> BlockWeights:
         own, cross, dense = block.layer[0].SelfAttention, block.layer[1].EncDecAttention, block.layer[-1].DenseReluDense
         return BlockWeights(
             block=block,
-            qkv=self._weight(own.q, own.k, own.v),
-            out=self._weight(own.o),
-            cross_query=self._weight(cross.q),
-            cross_key=self._weight(cross.k),
-            cross_value=self._weight(cross.v),
-            cross_out=self._weight(cross.o),
-            inner=self._weight(*(getattr(dense, name) for name in t5.inner_names(dense))),
-            outer=self._weight(dense.wo),
+            qkv=self.weight(own.q, own.k, own.v),
+            out=self.weight(own.o),
+            cross_query=self.weight(cross.q),
+            cross_key=self.weight(cross.k),
+            cross_value=self.weight(cross.v),
+            cross_out=self.weight(cross.o),
+            inner=self.weight(*(getattr(dense, name) for name in t5.inner_names(dense))),
+            outer=self.weight(dense.wo),
         )
-
-    def _weight(self, *modules: Any) -> Tensor:
-        """Weights below each other in the dtype that they compute in; a copy, or the one module's own memory."""
-        weights = [effective_weight(module).detach() for module in modules]
-        dtype = compute_dtype(weights[0])
-        plain = len(modules) == 1 and not hasattr(modules[0], "base_layer")
-        if plain and weights[0].dtype == dtype and not must_copy(modules[0]):
-            return weights[0]
-        made = torch.cat([weight.to(dtype) for weight in weights])
-        self._copies.append((modules, made))
-        return made
 
 
 t5_weights = WeightsOfNow(T5Weights)
@@ -172,7 +144,8 @@ class T5Stepper:
         self.first_tokens = torch.full((prompts * samples,), policy.start_ids[0], dtype=torch.long, device=device)
         self._width: int = _self(self.model.decoder.block[0]).key_value_proj_dim
         self._autocast = autocast_of_now(policy.device.type)
-        self._in_place = is_fused(_self(self.model.decoder.block[0]).o) and sums_in_product(device)
+        fused = isinstance(self.model.decoder.final_layer_norm, FusedNorm)
+        self._in_place = fused and sums_in_product(device)
         self.weights = t5_weights(policy)
         self.layers, self.seen = self._read(memory, samples)
 
