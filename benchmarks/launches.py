@@ -178,7 +178,7 @@ def on_cuda(count: Launches) -> Iterator[None]:
         yield
 
 
-def _profile(name: str, layers: int | None) -> Profile:
+def small_profile(name: str, layers: int | None) -> Profile:
     """The profile `gpu` of a family with tiny widths, in the micro-batches of the shipped experiment."""
     profile = replace(PROFILES["gpu"], **FAMILIES.get(name, {}).get("gpu", {}))
 
@@ -242,8 +242,9 @@ def count_launches(name: str, layers: int | None = None, new_tokens: int = 200, 
         new_tokens: length of the responses; the head goes through 512 of a micro-batch's tokens at once.
         fused: as `processes.fused`.
     """
-    profile = replace(_profile(name, layers), new_tokens=new_tokens)
+    profile = replace(small_profile(name, layers), new_tokens=new_tokens)
     count, update, scoring, decoding = Launches(), [], [], []
+    packed._blocks.cache_clear()
     with tempfile.TemporaryDirectory() as directory, on_cuda(count):
         processes = ProcessConfig(profile.precision, fused=fused)
         ours = Ours(Workload(profile, Path(directory)), "fixed", Path(directory) / "run", processes=processes)

@@ -14,6 +14,7 @@ In fp32 a fused model computes what it did up to the order of products in a norm
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -59,6 +60,24 @@ class FusedLinear(nn.Linear):
 
 
 FusedLinear.__name__ = nn.Linear.__name__  # adapters and snapshots know layers by the names of their classes
+
+
+def is_fused(model: nn.Module) -> bool:
+    """Whether `fuse` has changed anything in a model."""
+    return any(isinstance(module, (FusedNorm, FusedLinear)) for module in model.modules())
+
+
+@contextmanager
+def unfused(model: nn.Module) -> Iterator[None]:
+    """Let a model's own modules run as they were before `fuse`."""
+    changed = [(part, type(part)) for part in model.modules() if isinstance(part, (FusedNorm, FusedLinear))]
+    for part, own in changed:
+        part.__class__ = own.__bases__[-1]
+    try:
+        yield
+    finally:
+        for part, own in changed:
+            part.__class__ = own
 
 
 def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
