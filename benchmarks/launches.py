@@ -1,13 +1,15 @@
-"""What a GPU would have to start: operations of the update, of scoring and of a decoding step at the models' real depth.
+"""What a GPU has to start: operations of the update, of scoring and of a decoding step at the models' real depth.
 
 Examples:
-    python benchmarks/launches.py out=launches.json        # T5-large, Llama 3.2 1B, Qwen3-0.6B, T5Gemma; three minutes of a core
-    python -m benchmarks.launches family=t5 layers=2       # seconds
+    python benchmarks/launches.py out=launches.json           # T5-large, Llama 3.2 1B, Qwen3-0.6B, T5Gemma; minutes
+    python -m benchmarks.launches family=t5 layers=2          # seconds
+    python -m benchmarks.launches family=t5,llama fused=false # as `processes.fused=false` runs them
 
-Runs two epochs of a step of the project's own trainer, in bf16 autocast, in the micro-batches of the shipped experiment (four
-prompts with four responses of 200 tokens), with tiny widths, of which the number of operations does not depend. Operations are
-those that reach torch's dispatcher and compute something: no views, no memory that is only reserved. What is one kernel on CUDA
-and several operations here counts as one, its backward pass as one more (see `on_cuda`). See docs/benchmarks.md.
+Runs two epochs of a step of the project's own trainer, in bf16 autocast, in the micro-batches of the shipped experiment
+(four prompts with four responses of 200 tokens), with tiny widths, on which the number of operations does not depend.
+Operations are those that reach torch's dispatcher and compute something: no views, no memory that is only reserved.
+What is one kernel on CUDA and several operations here counts as one, its backward pass as one more (see `on_cuda`). See
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import mean, median
 from typing import Any
 from unittest.mock import patch
 
@@ -151,8 +152,8 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: flo
 def on_cuda(count: Launches) -> Iterator[None]:
     """Let models take on this CPU the branches that they take on CUDA.
 
-    Each of these is one kernel there: attention with a bias that has a gradient, FlexAttention, RMS norms by torch's own function
-    and products of bf16 matrices summed in fp32.
+    Each of these is one kernel there: attention with a bias that has a gradient, FlexAttention, RMS norms by torch's
+    own function, products of bf16 matrices summed in fp32, and such a product added to an fp32 matrix.
     """
     takes_flex = attention.takes_flex
     product = count.kernel("product", heads.bf16_product)
@@ -243,7 +244,10 @@ def count_launches(name: str, layers: int | None = None, new_tokens: int = 200, 
         fused: as `processes.fused`.
     """
     profile = replace(small_profile(name, layers), new_tokens=new_tokens)
-    count, update, scoring, decoding = Launches(), [], [], []
+    count = Launches()
+    update: list[Counter[str]] = []
+    scoring: list[Counter[str]] = []
+    decoding: list[Counter[str]] = []
     packed._blocks.cache_clear()
     with tempfile.TemporaryDirectory() as directory, on_cuda(count):
         processes = ProcessConfig(profile.precision, fused=fused)
@@ -293,7 +297,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: a wrong argument.
     """
-    given = read_arguments(arguments, ("out", "family", "layers"))
+    given = read_arguments(arguments, ("out", "family", "layers", "fused"))
     names = NAMES if "family" not in given else tuple(given["family"].split(","))
     for name in names:
         if name not in NAMES:
@@ -301,8 +305,12 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     layers = given.get("layers")
     if layers is not None and not (layers.isdecimal() and int(layers)):
         raise ConfigError(f"layers: expected a whole number from 1, got {layers!r}")
+    fused = given.get("fused", "true")
+    if fused not in ("true", "false"):
+        raise ConfigError(f"fused: expected true or false, got {fused!r}")
     torch.set_num_threads(1)
-    counts = {name: count_launches(name, None if layers is None else int(layers)) for name in names}
+    depth = None if layers is None else int(layers)
+    counts = {name: count_launches(name, depth, fused=fused == "true") for name in names}
     print(_table(counts))
     result = {name: found.record() for name, found in counts.items()}
     if "out" in given:

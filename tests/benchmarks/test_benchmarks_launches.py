@@ -74,7 +74,12 @@ def test_the_micro_batch_is_the_shipped_experiment_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["family=bert"], "family: expected one of t5"), (["layers=0"], "layers: expected a whole")]
+    ("words", "message"),
+    [
+        (["family=bert"], "family: expected one of t5"),
+        (["layers=0"], "layers: expected a whole"),
+        (["fused=no"], "fused: expected true or false"),
+    ],
 )
 def test_wrong_words(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -83,7 +88,7 @@ def test_wrong_words(words: list[str], message: str) -> None:
 
 def test_the_command_writes_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Counts(Counter(mm=3), Counter(add=2), Counter({"norm": 1}), 7)
-    monkeypatch.setattr(launches, "count_launches", lambda name, layers: found)
+    monkeypatch.setattr(launches, "count_launches", lambda name, layers, fused: found)
     launches.main([f"out={tmp_path / 'launches.json'}", "family=t5,llama"])
     row = {"update_per_micro_batch": 3, "scoring_per_micro_batch": 2, "decode_per_token": 1, "layers": 7}
     assert json.loads((tmp_path / "launches.json").read_text()) == {"t5": row, "llama": row}

@@ -84,7 +84,7 @@ def test_weights_in_bf16_are_compared_in_bf16() -> None:
 
 @pytest.mark.parametrize("family", ["t5", "qwen3"])
 def test_fused_layers_are_compared_with_plain_ones(family: str) -> None:
-    """A norm in fp32 already, copies of weights under bf16; a fault in either stops the run, and nothing stays unfused."""
+    """Norms in fp32 too, copies of weights under bf16; a fault in either stops the run, and nothing stays unfused."""
     ours = policy() if family == "t5" else family_policy(family)
     asked, in_bf16 = prompts("t5" if family == "t5" else "gpt2"), Processes(ProcessConfig("bf16"))
     fuse(ours.model)

@@ -64,8 +64,8 @@ class CausalFamily:
             decoded by `rollout/steppers/causal.py`.
         positions: whether positions are a table of `max_position_embeddings` rows, which prompt and response together
             may not exceed.
-        llama_layers: whether a layer is Llama's: a norm, queries, keys and values that are turned by halves, then a norm and
-            a gated feed-forward part; queries and keys may have norms of their own.
+        llama_layers: whether a layer is Llama's: a norm, queries, keys and values turned by halves, a norm, and a gated
+            feed-forward part; queries and keys may have norms of their own.
         lora: linear layers that get an adapter where neither the user nor peft names any.
     """
 

@@ -1,4 +1,4 @@
-"""A layer of Llama's kind in half the operations, for a decoding step: by weights of now, with few products and few casts."""
+"""A layer of Llama's kind in half the operations, for a decoding step: few products and few casts, weights of now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _WITHOUT_BIAS = ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_p
 def can_fuse(layer: Any, config: Any) -> bool:
     """Whether `FusedLayer` computes what a decoder layer of a model with this configuration does.
 
-    Its family is declared as of Llama's kind, its norms are fused (`models/families/fused.py`), its linear layers are plain.
+    Its family is declared as of Llama's kind, its norms are fused (`models/families/fused.py`), and its linear layers
+    are plain.
     """
     family = CAUSAL_FAMILIES.get(config.model_type)
     if family is None or not family.llama_layers or not isinstance(layer.input_layernorm, FusedNorm):
@@ -51,8 +52,8 @@ class TurnedHalves(nn.Module):
 class FusedLayer(nn.Module):
     """h + attention(norm(h)), then h + feed-forward(norm(h)), without gradient.
 
-    Queries, keys and values are one product, and so are the two inner projections; queries and keys are turned together; what a
-    sublayer adds is added by its last product where the device can (`add_product`), into the states themselves.
+    Queries, keys and values are one product, and so are the two inner projections; queries and keys are turned
+    together; where the device can, a sublayer's last product is summed into the states themselves (`add_product`).
 
     Args:
         source: a layer that `can_fuse`.
@@ -74,8 +75,7 @@ class FusedLayer(nn.Module):
         self.act = mlp.act_fn
         self._head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
         self._width: int = attention.head_dim
-        self._key_heads: int = self._weights[0].shape[0] // self._width - self._weights[1].shape[1] // self._width
-        self._key_heads //= 2
+        self._key_heads = inputs[1].out_features // self._width
         window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
         self._scores = Scores(attention.layer_idx, attention.scaling, None, window)
         self._in_place = sums_in_product(self._weights[0].device)
