@@ -50,7 +50,12 @@ class PromptMemory:
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
-        return max((len(prompt.input_ids) for prompt in self.prompts), default=0)
+        return max(self.lengths, default=0)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each prompt."""
+        return [len(prompt.input_ids) for prompt in self.prompts]
 
 
 def encoded_once(counts: Sequence[int], prompt_tokens: int, response_tokens: int) -> int:
@@ -310,7 +315,7 @@ class CausalPolicy(Policy):
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""
         with self._recomputing():
-            inputs = memory.prompt_ids, memory.prompt_mask, prompt_index, response_ids, self.pad_id
+            inputs = memory.prompt_ids, memory.prompt_mask, prompt_index, response_ids, self.pad_id, memory.lengths
             return computed(self.model, partial(causal_states, self.model.base_model, *inputs))
 
     def _logits(self, product: Head, hidden: Tensor) -> Tensor:

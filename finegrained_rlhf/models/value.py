@@ -91,7 +91,7 @@ class SeparateValueModel(nn.Module):
         """
         if self.start_ids is None:
             prompts = memory.prompt_ids, memory.prompt_mask
-            inputs = *prompts, prompt_index, response_ids, self.pad_id
+            inputs = *prompts, prompt_index, response_ids, self.pad_id, memory.lengths
             states = computed(self.backbone, partial(causal_states, self.backbone, *inputs))
         else:
             mask = memory.prompt_mask

@@ -267,6 +267,7 @@ class Optimizer:
             The global gradient norm before clipping.
         """
         from torch import nn
+        from torch.autograd.graph import increment_version
 
         self.sum_gradients()
         norm = self.share.norm()
@@ -277,6 +278,7 @@ class Optimizer:
                 group["lr"] = self.lr(step) * group["rate"]
             self._inner.step()
         self.share.spread()
+        increment_version(self.parameters)  # torch's fused AdamW does not say that it has changed them
         self.zero_grad()
         return float(norm)
 

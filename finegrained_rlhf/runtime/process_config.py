@@ -31,6 +31,9 @@ class ProcessConfig(Settings):
         cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN on CUDA. torch prefers it on Hopper GPUs,
             where it makes a plan for every new shape (40 to 70 ms each are reported; lengths change in every step), and
             its masked backward pass has given NaN (pytorch#196678).
+        fused: whether models run in fewer operations: norms by torch's own function, and under bf16 weights that are
+            rounded once they have changed instead of in every pass (`models/families/fused.py`); what bf16 rounds
+            differs. None: on CUDA in bf16.
         sharding: what the processes share out among them instead of each having all of it: `none`; `gradients`, the
             gradients and the optimizer's moments; `full`, the weights of the models' layers too.
     """
@@ -39,6 +42,7 @@ class ProcessConfig(Settings):
     threads: Annotated[int | None, at_least(1), harmless] = None
     timeout_s: Annotated[float, above(0), harmless] = 1800.0
     cudnn_attention: Annotated[bool, harmless] = False
+    fused: Annotated[bool | None, harmless] = None
     sharding: Annotated[Sharding, _WITHOUT_OPTIMIZER, harmless] = "none"
 
 

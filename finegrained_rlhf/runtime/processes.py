@@ -60,6 +60,7 @@ class Processes:
         precision: "fp32" or "bf16".
         chosen: why that precision, where `ProcessConfig.precision` is "auto"; else empty.
         sharding: see `ProcessConfig`.
+        fused: whether models are fused (`ProcessConfig.fused`).
 
     Args:
         config: how they compute; None for what needs nothing but their number.
@@ -102,6 +103,8 @@ class Processes:
                 self.precision, self.chosen = "fp32", "another process has no bf16"
         else:
             self.precision = config.precision
+        in_bf16_on_cuda = self.precision == "bf16" and self.device.type == "cuda"
+        self.fused: bool = in_bf16_on_cuda if config.fused is None else config.fused
         threads = config.threads
         if threads is None and self.count > 1:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.count)))

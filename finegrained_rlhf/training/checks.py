@@ -13,6 +13,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.records import Prompt, Rollout, pad_rows
+from finegrained_rlhf.models.families.fused import is_fused, unfused
 from finegrained_rlhf.models.logprobs import chosen_logprobs
 from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.rl.kl import log_ratio_kl
@@ -125,7 +126,8 @@ def check_forward(policy: Policy, prompts: Sequence[Prompt], processes: Processe
 
     The longest and the shortest prompt, two responses to each (tokens of the prompts), go through the policy's passes,
     padded and with the work of a prompt shared, and row by row, without padding, through `model.forward`. In fp32
-    whatever the precision of the run, unless the weights themselves are kept in another.
+    whatever the precision of the run, unless the weights themselves are kept in another. `model.forward` is that of a
+    model that is not fused; where the policy is and the run's precision is bf16, they are compared in it too.
 
     Args:
         policy: in evaluation mode, on its device.
@@ -141,17 +143,23 @@ def check_forward(policy: Policy, prompts: Sequence[Prompt], processes: Processe
     if not prompts:
         return 0.0
     exact = all(parameter.dtype == torch.float32 for parameter in policy.model.parameters())
-    in_bf16 = not exact and processes.precision == "bf16"
-    with torch.autocast(policy.device.type, dtype=torch.bfloat16, enabled=in_bf16):
-        gap, largest = _forward_gap(policy, prompts)
-    allowed = FORWARD_TOLERANCE * max(1.0, largest / 10) if exact else start_tolerance(False, largest)
-    if not gap <= allowed:
-        raise ConsistencyError(
-            f"the log-probabilities that would be trained on are not those of {type(policy.model).__name__}.forward: "
-            f"they differ by up to {gap:.3g} nats a token, and {allowed:.1e} is allowed. This model's function is not "
-            "computed right here; do not train it"
-        )
-    return gap
+    in_bf16 = processes.precision == "bf16"
+    gaps, passes = [], [in_bf16 and not exact]
+    if exact and in_bf16 and is_fused(policy.model):
+        passes.append(True)
+    for rounded in passes:
+        with torch.autocast(policy.device.type, dtype=torch.bfloat16, enabled=rounded):
+            gap, largest = _forward_gap(policy, prompts)
+        in_fp32 = exact and not rounded
+        allowed = FORWARD_TOLERANCE * max(1.0, largest / 10) if in_fp32 else start_tolerance(False, largest)
+        if not gap <= allowed:
+            raise ConsistencyError(
+                f"the log-probabilities that would be trained on are not those of {type(policy.model).__name__}."
+                f"forward: they differ by up to {gap:.3g} nats a token, and {allowed:.1e} is allowed. This model's "
+                "function is not computed right here; do not train it"
+            )
+        gaps.append(gap)
+    return gaps[0]
 
 
 @torch.no_grad()
@@ -174,13 +182,15 @@ def _forward_gap(policy: Policy, prompts: Sequence[Prompt]) -> tuple[float, floa
             inputs = torch.tensor([[*policy.start_ids, *row[:-1]]], device=policy.device)
             encoded = torch.tensor([prompt], device=policy.device)
             no_padding = torch.ones_like(inputs)  # T5Gemma would hide what looks like padding
-            output = policy.model(
-                input_ids=encoded, decoder_input_ids=inputs, decoder_attention_mask=no_padding, use_cache=False
-            )
+            with unfused(policy.model):
+                output = policy.model(
+                    input_ids=encoded, decoder_input_ids=inputs, decoder_attention_mask=no_padding, use_cache=False
+                )
             logits = output.logits[0, len(policy.start_ids) - 1 :]
         else:
             full = torch.tensor([[*prompt, *row]], device=policy.device)
-            logits = policy.model(input_ids=full, use_cache=False).logits[0, len(prompt) - 1 : -1]
+            with unfused(policy.model):
+                logits = policy.model(input_ids=full, use_cache=False).logits[0, len(prompt) - 1 : -1]
         difference = ours[number, : len(row)] - chosen_logprobs(logits, tokens, policy.scored)
         gap = max(gap, float(difference.abs().nan_to_num(nan=torch.inf).max()))
         largest = max(largest, float(logits.float().abs().nan_to_num(posinf=0.0).max()))

@@ -282,6 +282,44 @@ def test_flex_attention_sees_the_same(family: str, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(one[0][real[0]], expected[: int(real[0].sum())], atol=1e-5, rtol=1e-5)
 
 
+def _dense(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float | None) -> Tensor:
+    """What FlexAttention computes, by a whole mask."""
+    seen = flex.create_mask(mask.mask_mod, len(query), None, query.shape[2], key.shape[2], device="cpu")
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=seen, scale=scale, enable_gqa=True
+    )
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen3"])
+def test_a_block_mask_serves_all_passes_over_the_same_rows(
+    family: str, monkeypatch: pytest.MonkeyPatch, as_on_cuda: None
+) -> None:
+    """Policy and value model, forwards and backwards; other rows have one of their own."""
+    plain = family_policy(family)
+    expected = scored(plain, trained(plain))
+    made: list[tuple[int, int]] = []
+
+    def create(visible: Any, prompts: int, heads: None, queries: int, keys: int, device: Any) -> Any:
+        made.append((prompts, queries))
+        return flex.create_block_mask(visible, prompts, heads, queries, keys, device=device)
+
+    monkeypatch.setattr(packed, "create_block_mask", create)
+    monkeypatch.setattr(attention, "_compiled", lambda *shape: _dense)
+    packed._blocks.cache_clear()
+    ours = family_policy(family)
+    value = trained(ours)
+    for _ in range(2):
+        found = scored(ours, value)
+        assert ours.model.base_model.config._attn_implementation == FLEX_OR_SDPA
+        for one, two in zip(found[:3], expected[:3], strict=True):
+            torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
+    kinds = len(set(ours.model.config.layer_types)) if family == "qwen3" else 1
+    assert len(made) == len(set(made)) * kinds == kinds
+    ours.hidden(ours.encode(batch()[0][:1]), torch.zeros(2, dtype=torch.long), batch()[2][:2])
+    assert len(made) == 2 * kinds
+    packed._blocks.cache_clear()
+
+
 def test_flex_attention_is_chosen_on_cuda_for_models_that_have_it() -> None:
     chosen = {}
     for family in ("llama", "gpt2", "gemma2"):

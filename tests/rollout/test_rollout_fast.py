@@ -148,8 +148,7 @@ def test_a_window_longer_than_the_step_changes_nothing() -> None:
     exact, whole = T5Stepper(ours, memory, 2, 9), T5Stepper(ours, memory, 2, 9)
     for stepper in (whole,):  # positions that are not yet written must not matter
         for layer in stepper.layers:
-            layer.keys.normal_(std=50)
-            layer.values.normal_(std=50)
+            layer.own.normal_(std=50)
     tokens = exact.first_tokens
     for step in range(9):
         position = torch.tensor([step])

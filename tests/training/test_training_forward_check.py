@@ -15,7 +15,9 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.records import Prompt, Sample
 from finegrained_rlhf.models.families.causal import CausalFamily
+from finegrained_rlhf.models.families.fused import FusedLinear, FusedNorm, fuse
 from finegrained_rlhf.models.policy import CausalPolicy
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.checks import check_forward
 
@@ -78,3 +80,25 @@ def test_weights_in_bf16_are_compared_in_bf16() -> None:
     ours = family_policy("granite")
     ours.model.bfloat16()
     assert 0 < check_forward(ours, batch()[0], Processes()) <= 0.1
+
+
+@pytest.mark.parametrize("family", ["t5", "qwen3"])
+def test_fused_layers_are_compared_with_plain_ones(family: str) -> None:
+    """Norms in fp32 too, copies of weights under bf16; a fault in either stops the run, and nothing stays unfused."""
+    ours = policy() if family == "t5" else family_policy(family)
+    asked, in_bf16 = prompts("t5" if family == "t5" else "gpt2"), Processes(ProcessConfig("bf16"))
+    fuse(ours.model)
+    norms = [part for part in ours.model.modules() if isinstance(part, FusedNorm)]
+    assert check_forward(ours, asked, Processes()) < 1e-4
+    assert check_forward(ours, asked, in_bf16) < 1e-4
+    assert all(isinstance(part, FusedNorm) for part in norms)
+    norms[-1]._shift += 0.5
+    with pytest.raises(ConsistencyError, match="do not train it"):
+        check_forward(ours, asked, Processes())
+    norms[-1]._shift -= 0.5
+    copies = next(part._copies for part in ours.model.modules() if isinstance(part, FusedLinear))
+    for copy in copies._copies.values():
+        copy.tensor.mul_(3.0)
+    assert check_forward(ours, asked, Processes()) < 1e-4
+    with pytest.raises(ConsistencyError, match="do not train it"):
+        check_forward(ours, asked, in_bf16)

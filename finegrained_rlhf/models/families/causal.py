@@ -64,6 +64,8 @@ class CausalFamily:
             decoded by `rollout/steppers/causal.py`.
         positions: whether positions are a table of `max_position_embeddings` rows, which prompt and response together
             may not exceed.
+        llama_layers: whether a layer is Llama's: a norm, queries, keys and values turned by halves, a norm, and a gated
+            feed-forward part; queries and keys may have norms of their own.
         lora: linear layers that get an adapter where neither the user nor peft names any.
     """
 
@@ -73,6 +75,7 @@ class CausalFamily:
     packed: bool = True
     stepped: bool = True
     positions: bool = False
+    llama_layers: bool = False
     lora: tuple[str, ...] = ("q_proj", "v_proj")
 
 
@@ -87,13 +90,13 @@ CAUSAL_FAMILIES = {
     "gpt_neo": CausalFamily("GPT-Neo", packed=False, stepped=False, positions=True),
     "gpt_neox": CausalFamily("GPT-NeoX (Pythia)", lora=("query_key_value",)),
     "granite": CausalFamily("Granite", divided_logits),
-    "llama": CausalFamily("Llama (SmolLM, SmolLM2)"),
-    "mistral": CausalFamily("Mistral", windows="all"),
+    "llama": CausalFamily("Llama (SmolLM, SmolLM2)", llama_layers=True),
+    "mistral": CausalFamily("Mistral", windows="all", llama_layers=True),
     "olmo2": CausalFamily("OLMo 2"),
     "olmo3": CausalFamily("OLMo 3", windows="layers"),
     "phi3": CausalFamily("Phi 3", windows="all", lora=("qkv_proj",)),
-    "qwen2": CausalFamily("Qwen2, Qwen2.5", windows="layers"),
-    "qwen3": CausalFamily("Qwen3", windows="layers"),
+    "qwen2": CausalFamily("Qwen2, Qwen2.5", windows="layers", llama_layers=True),
+    "qwen3": CausalFamily("Qwen3", windows="layers", llama_layers=True),
     # asks the device which experts are needed
     "qwen3_moe": CausalFamily("Qwen3-MoE", windows="all", stepped=False),
     "smollm3": CausalFamily("SmolLM3", windows="layers"),

@@ -41,7 +41,7 @@ class HeadOfPass:
         """Logits [..., V] of states [..., D]."""
         device, layer = hidden.device.type, self._layer
         in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-        if not in_bf16 or not _is_product(layer):
+        if not in_bf16 or not is_product(layer):
             logits: Tensor = layer(hidden)
             return logits
         if self._rounded is None:
@@ -53,7 +53,7 @@ class HeadOfPass:
         return product.unflatten(0, hidden.shape[:-1])
 
 
-def _is_product(head: Any) -> bool:
+def is_product(head: Any) -> bool:
     """True for a linear layer whose `forward` is x Wᵀ + b, and nothing is hooked on it."""
     plain = type(head) is nn.Linear or getattr(type(head), "is_product", False)
     return plain and not head._forward_hooks and not head._forward_pre_hooks and "forward" not in vars(head)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -39,7 +40,13 @@ def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
 
 
 def causal_states(
-    backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, prompt_index: Tensor, response_ids: Tensor, pad: int
+    backbone: Any,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    prompt_index: Tensor,
+    response_ids: Tensor,
+    pad: int,
+    lengths: Sequence[int],
 ) -> Tensor:
     """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response.
 
@@ -53,13 +60,14 @@ def causal_states(
         prompt_index: int64 [R], the prompt of each row.
         response_ids: int64 [R, T], right-padded.
         pad: id of the padding token.
+        lengths: tokens of the P prompts.
     """
     if takes_packed(backbone):
         prompts, width = prompt_ids.shape
         cost = pass_cost(backbone, backbone.config, prompt_ids.device.type)
         rows = pack_rows(prompt_index.tolist(), prompts, width, response_ids.shape[1], cost)
         if rows is not None:
-            return packed_states(backbone, prompt_ids, prompt_mask, rows, response_ids, pad)
+            return packed_states(backbone, prompt_ids, prompt_mask, rows, response_ids, pad, lengths)
     check_columns(backbone.config, prompt_ids.shape[1] + response_ids.shape[1])
     owners = on_device(prompt_index, response_ids.device)
     left_ids, left_mask = left_pad(prompt_ids, prompt_mask, pad)
@@ -100,6 +108,7 @@ class PassCost:
 _SCORE = {"sdpa": 16.0, "eager": 256.0}
 """What a score costs a head beside its products with query and value, in multiply-adds: the softmax in a kernel, and
 written out as tensors (with a soft cap in Gemma 2). As a pass on the CPU took; on a GPU it would be more, not less."""
+_KEPT_MASKS = 128
 _WORTH = 0.9
 """Rows are packed where they then cost at most so much of what they cost one by one."""
 
@@ -216,7 +225,13 @@ def takes_packed(backbone: Any) -> bool:
 
 
 def packed_states(
-    backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, rows: PackedRows, response_ids: Tensor, pad: int
+    backbone: Any,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    rows: PackedRows,
+    response_ids: Tensor,
+    pad: int,
+    lengths: Sequence[int],
 ) -> Tensor:
     """Hidden states [R, T, D] that predict each response token, every prompt computed once for each of its packed rows.
 
@@ -227,7 +242,9 @@ def packed_states(
         rows: the packing of the R responses.
         response_ids: int64 [R, T], right-padded. The last column is predicted, never read.
         pad: id of the padding token.
+        lengths: tokens of the P prompts.
     """
+    packed_lengths = tuple(lengths[owner] for owner in rows.owners)
     if rows.owners != list(range(len(prompt_ids))):
         owners = on_device(torch.tensor(rows.owners), prompt_ids.device)
         prompt_ids, prompt_mask = prompt_ids[owners], prompt_mask[owners]
@@ -237,31 +254,55 @@ def packed_states(
     inputs = response_ids[:, :-1]
     if places is not None:
         inputs = torch.full((prompts * slots, read), pad, device=device).index_copy(0, places, inputs)
-    lengths = prompt_mask.sum(dim=1)
-    own = lengths.unsqueeze(1) + torch.arange(read, device=device).repeat(slots)
-    positions = torch.cat([torch.arange(length, device=device).expand(prompts, -1), own], dim=1)
-    last = position_rows(backbone.config)  # padding may lie behind the last row of a table of positions
-    positions = positions if last is None else positions.clamp(max=last - 1)
-    behind_prompt = torch.arange(slots * read, device=device) // max(read, 1)
-    owner = torch.cat([torch.full((length,), -1, device=device), behind_prompt])
-    real = torch.cat([prompt_mask.bool(), torch.ones_like(own, dtype=torch.bool)], dim=1)
     ids = torch.cat([prompt_ids, inputs.reshape(prompts, slots * read)], dim=1)
     prefer_flex(backbone, device)
-    if backbone.config._attn_implementation == FLEX_OR_SDPA:  # whole blocks, by padding as prompts have it
-        more = 0, -ids.shape[1] % FLEX_BLOCK
-        ids, positions, owner = F.pad(ids, more, value=pad), F.pad(positions, more), F.pad(owner, more, value=-1)
-        real = F.pad(real, more)
+    flex = backbone.config._attn_implementation == FLEX_OR_SDPA
+    if flex:  # whole blocks, by padding as prompts have it
+        ids = F.pad(ids, (0, -ids.shape[1] % FLEX_BLOCK), value=pad)
+    last = position_rows(backbone.config)
+    columns = packed_columns(prompt_mask, slots, read, ids.shape[1], last)
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else backbone.dtype
+
+    def mask(window: int | None) -> Any:
+        if flex:
+            return _blocks(packed_lengths, length, slots, read, ids.shape[1], last, window, device)
+        return _added(visible_columns(*columns, window), columns[1], dtype)
+
     hidden = backbone(
-        input_ids=ids,
-        attention_mask=_masks(backbone, owner, real, positions),
-        position_ids=positions,
-        use_cache=False,
+        input_ids=ids, attention_mask=_masks(backbone.config, mask), position_ids=columns[2], use_cache=False
     ).last_hidden_state
-    first = hidden[torch.arange(prompts, device=device), lengths - 1]
+    first = hidden[torch.arange(prompts, device=device), prompt_mask.sum(dim=1) - 1]
     first = first[:, None, None].expand(-1, slots, 1, -1)
     behind = hidden[:, length : length + slots * read].unflatten(1, (slots, read))
     states = torch.cat([first, behind], dim=2).flatten(0, 1)
     return states if places is None else states[places]
+
+
+def packed_columns(
+    prompt_mask: Tensor, slots: int, read: int, width: int, last: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the columns of packed rows are, padding behind them included; as `visible_columns` takes it.
+
+    Args:
+        prompt_mask: int64 or bool [P, L], of the packed rows.
+        slots: responses behind each prompt.
+        read: columns of a response.
+        width: S, columns in all.
+        last: rows of the model's table of positions, if any.
+
+    Returns:
+        Owners int64 [S], whether real bool [P, S], and positions int64 [P, S].
+    """
+    (prompts, length), device = prompt_mask.shape, prompt_mask.device
+    own = prompt_mask.sum(dim=1).unsqueeze(1) + torch.arange(read, device=device).repeat(slots)
+    positions = torch.cat([torch.arange(length, device=device).expand(prompts, -1), own], dim=1)
+    # padding may lie behind the last row of a table of positions
+    positions = positions if last is None else positions.clamp(max=last - 1)
+    behind_prompt = torch.arange(slots * read, device=device) // max(read, 1)
+    owner = torch.cat([torch.full((length,), -1, device=device), behind_prompt])
+    real = torch.cat([prompt_mask.bool(), torch.ones_like(own, dtype=torch.bool)], dim=1)
+    more = 0, width - real.shape[1]
+    return F.pad(owner, more, value=-1), F.pad(real, more), F.pad(positions, more)
 
 
 def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int | None) -> Visible:
@@ -286,16 +327,9 @@ def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int 
     return visible
 
 
-def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor) -> Any:
-    """The mask that the backbone takes for all layers, or one for each kind of layer."""
-    config, family = backbone.config, CAUSAL_FAMILIES[backbone.config.model_type]
-    device = owner.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else backbone.dtype
-
-    def mask(window: int | None) -> Any:
-        visible = visible_columns(owner, real, positions, window)
-        return _blocks(visible, real) if config._attn_implementation == FLEX_OR_SDPA else _added(visible, real, dtype)
-
+def _masks(config: Any, mask: Callable[[int | None], Any]) -> Any:
+    """The mask, by window, that a backbone takes for all layers, or one for each kind of layer."""
+    family = CAUSAL_FAMILIES[config.model_type]
     if family.windows == "none":
         return mask(None)
     if family.windows == "all":
@@ -304,9 +338,25 @@ def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor) -> Any
     return {kind: mask(windows[kind]) for kind in dict.fromkeys(config.layer_types)}
 
 
-def _blocks(visible: Visible, real: Tensor) -> BlockMask:
-    (prompts, columns), device = real.shape, real.device
-    return create_block_mask(visible, prompts, None, columns, columns, device=device)
+@lru_cache(maxsize=_KEPT_MASKS)
+def _blocks(
+    lengths: tuple[int, ...],
+    prompt_tokens: int,
+    slots: int,
+    read: int,
+    width: int,
+    last: int | None,
+    window: int | None,
+    device: torch.device,
+) -> BlockMask:
+    """FlexAttention's mask of packed rows, whose prompts have so many tokens; other arguments as `packed_columns`.
+
+    Kept, because policy, value model and reference make passes over the same rows, and epochs make them again.
+    """
+    tokens = on_device(torch.tensor(lengths), device)
+    real = torch.arange(prompt_tokens, device=device) < tokens.unsqueeze(1)
+    visible = visible_columns(*packed_columns(real, slots, read, width, last), window)
+    return create_block_mask(visible, len(lengths), None, width, width, device=device)
 
 
 def _added(visible: Visible, real: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from finegrained_rlhf.core.records import on_device
+from finegrained_rlhf.models.families.fused import FusedLinear, products
 from finegrained_rlhf.models.families.heads import Head
 from finegrained_rlhf.runtime.sharding.shards import computed
 
@@ -182,12 +183,10 @@ def _forward(block: Any, function: Callable[..., Tensor], *arguments: Any) -> Te
 
 def _self_attention(layer: Any, hidden: Tensor, bias: Tensor | None) -> Tensor:
     module, normed = layer.SelfAttention, layer.layer_norm(hidden)
-    query, key, value = (
-        heads(project(normed), module.key_value_proj_dim) for project in (module.q, module.k, module.v)
-    )
+    projected = products(normed, module.q, module.k, module.v)
+    query, key, value = (heads(states, module.key_value_proj_dim) for states in projected)
     out = attend(query, key, value, bias)
-    added: Tensor = hidden + module.o(out.transpose(1, 2).flatten(2))
-    return added
+    return hidden + products(out.transpose(1, 2).flatten(2), module.o)[0]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
@@ -228,13 +227,24 @@ def _decoder_block(block: Any, hidden: Tensor, bias: Tensor | None, states: Tens
     hidden = _self_attention(block.layer[0], hidden, bias)
     layer, (rows, length, _) = block.layer[1], hidden.shape
     module, width = layer.EncDecAttention, layer.EncDecAttention.key_value_proj_dim
-    query = module.q(layer.layer_norm(hidden)).unflatten(0, (states.shape[0], -1)).flatten(1, 2)
-    key, value = heads(module.k(states), width), heads(module.v(states), width)
+    query = products(layer.layer_norm(hidden), module.q)[0].unflatten(0, (states.shape[0], -1)).flatten(1, 2)
+    key, value = (heads(projected, width) for projected in products(states, module.k, module.v))
     out = attend(heads(query, width), key, value, seen)
     out = out.transpose(1, 2).reshape(rows, length, -1)
-    return _feed_forward(block, hidden + module.o(out))
+    return _feed_forward(block, hidden + products(out, module.o)[0])
 
 
 def _feed_forward(block: Any, hidden: Tensor) -> Tensor:
-    out: Tensor = block.layer[-1](hidden)
-    return out
+    part = block.layer[-1]
+    dense = part.DenseReluDense
+    if not isinstance(dense.wo, FusedLinear):
+        out: Tensor = part(hidden)
+        return out
+    gate, *linear = products(part.layer_norm(hidden), *(getattr(dense, name) for name in inner_names(dense)))
+    inner = dense.act(gate) * linear[0] if linear else dense.act(gate)
+    return hidden + products(inner, dense.wo)[0]
+
+
+def inner_names(dense: Any) -> tuple[str, ...]:
+    """The inner projections of a feed-forward part, gate first."""
+    return ("wi_0", "wi_1") if hasattr(dense, "wi_0") else ("wi",)

@@ -77,8 +77,8 @@ class Block:
         return padded.flatten(0, 1).index_select(0, self.slots)
 
     def write(self, cache: Tensor, new: Tensor) -> None:
-        """Put new [M, H, d] into a cache [R, H, T, d]."""
-        cache[self.rows, :, self.places] = new
+        """Put new keys and values [M, 2, H, d] into a cache [2, R, H, T, d]."""
+        cache[:, self.rows, :, self.places] = new
 
 
 @runtime_checkable

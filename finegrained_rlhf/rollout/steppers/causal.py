@@ -15,13 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.steppers.base import Block
+from finegrained_rlhf.rollout.steppers.fused_layers import FusedLayer, TurnedHalves, can_fuse
 from finegrained_rlhf.rollout.steppers.shared_prefix import SHARED_PREFIX, Attend, SharedPrefixCache
 from finegrained_rlhf.rollout.steppers.snapshot import (
+    StackedWeights,
     WeightsOfNow,
     autocast_of_now,
     compute_dtype,
@@ -48,7 +51,9 @@ class DecodingCopy:
         config = copy.copy(source.model.config)
         config._attn_implementation = SHARED_PREFIX
         model = _copied(source.model, source.model.config, config)
-        self._linear = _replace_linear(source.model, model)
+        self._stacked = StackedWeights()
+        fused = _fuse_layers(source.model, model, self._stacked)
+        self._linear = _replace_linear(source.model, model, fused)
         self.policy = copy.copy(source)
         self.policy.__dict__["_modules"] = {**self.policy._modules, "model": model}
         self.policy.training = False
@@ -61,6 +66,7 @@ class DecodingCopy:
     @torch.no_grad()
     def refresh(self) -> None:
         """Read the source's weights again, into the same tensors."""
+        self._stacked.refresh()
         for source, plain in self._linear:
             plain.read(source)
 
@@ -121,10 +127,23 @@ def _copied(module: nn.Module, config: Any, ours: Any) -> Any:
     return copied
 
 
-def _replace_linear(source: Any, copied: Any) -> list[tuple[Any, _PlainLinear]]:
+@torch.no_grad()
+def _fuse_layers(source: Any, copied: Any, weights: StackedWeights) -> list[str]:
+    """Put fused layers where all layers can be, with their rotary positions; the beginnings of replaced names."""
+    names = {name: part for name, part in source.named_modules() if isinstance(part, GradientCheckpointingLayer)}
+    if not names or not all(can_fuse(layer, source.config) for layer in names.values()):
+        return []
+    for name, layer in names.items():
+        parent, _, child = name.rpartition(".")
+        setattr(copied.get_submodule(parent), child, FusedLayer(layer, weights))
+    copied.base_model.rotary_emb = TurnedHalves(source.base_model.rotary_emb)
+    return [f"{name}." for name in names]
+
+
+def _replace_linear(source: Any, copied: Any, without: list[str]) -> list[tuple[Any, _PlainLinear]]:
     """Put plain weights for adapters, other dtypes, transposed weights and the head; pairs (source's, copy's)."""
     replaced: list[tuple[Any, _PlainLinear]] = []
-    inside: list[str] = []  # names of replaced layers: what an adapter consists of needs no look
+    inside = list(without)  # names of replaced layers: what an adapter consists of needs no look
     for name, module in source.named_modules():
         if any(name.startswith(prefix) for prefix in inside) or not is_plain(module):
             continue

@@ -167,19 +167,20 @@ class _Step:
         prompts, heads, samples, _, width = layer.keys.shape
         shape = queries.shape
         own_keys, own_values = layer.keys[:, :, :, : self.window], layer.values[:, :, :, : self.window]
-        # [P, K, N, G·B, d]; as [P, K, N·G·B, d] for the prefix.
-        queries = queries.to(layer.keys.dtype).reshape(prompts, samples, heads, -1, width).transpose(1, 2)
-        grouped = queries.flatten(2, 3)
-        products = torch.cat(
-            [grouped @ layer.prefix_keys.transpose(2, 3), (queries @ own_keys.transpose(3, 4)).flatten(2, 3)], dim=3
-        )
+        queries = queries.reshape(prompts, samples, heads, -1, width).transpose(1, 2)
+        queries = layer.keys.new_empty(queries.shape).copy_(queries)  # [P, K, N, G·B, d], cast and laid out at once
+        grouped, split = queries.flatten(2, 3), layer.prefix_keys.shape[2]
+        products = queries.new_empty(*grouped.shape[:3], split + own_keys.shape[3])
+        torch.matmul(grouped, layer.prefix_keys.transpose(2, 3), out=products[..., :split])
+        own_products = products[..., split:].unflatten(2, (samples, -1))
+        torch.matmul(queries, own_keys.transpose(3, 4), out=own_products)
         bias = self._bias(scores.window, shape[1] // heads)
         weights = _softmax(products, bias, scores).to(layer.values.dtype)
-        split = layer.prefix_keys.shape[2]
         shared = weights[..., :split] @ layer.prefix_values
         own = weights[..., split:].unflatten(2, (samples, -1)) @ own_values
-        attended = shared.view(own.shape).add_(own).transpose(1, 2)  # [P, N, K, G·B, d]
-        return attended.reshape(shape).transpose(1, 2)
+        attended = own.new_empty(prompts, samples, heads, own.shape[3], width)
+        torch.add(shared.view(own.shape).transpose(1, 2), own.transpose(1, 2), out=attended)
+        return attended.view(shape).transpose(1, 2)
 
     def _bias(self, window: int | None, groups: int) -> Tensor:
         """fp32 [P, 1, 1 or N·G·B, L + window], 0 where a query sees a key and −inf elsewhere."""

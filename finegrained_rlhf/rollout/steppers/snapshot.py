@@ -74,6 +74,42 @@ def autocast_of_now(device: str) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
 
 
+class StackedWeights:
+    """Weights of linear layers as they were read, those that read one input below each other."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[tuple[Any, ...], Tensor, Callable[[Any], Tensor]]] = []
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Read the weights again, into the same tensors; those that are shared follow by themselves."""
+        for modules, tensor, read in self._copies:
+            start = 0
+            for module in modules:
+                rows = read(module)
+                tensor[start : start + rows.shape[0]].copy_(rows)
+                start += rows.shape[0]
+
+    def weight(self, *modules: Any) -> Tensor:
+        """Weights [ΣO, I] in the dtype that they compute in now; a copy, or the one module's own memory."""
+        weights = [effective_weight(module).detach() for module in modules]
+        dtype = compute_dtype(weights[0])
+        plain = len(modules) == 1 and not hasattr(modules[0], "base_layer")
+        if plain and weights[0].dtype == dtype and not must_copy(modules[0]):
+            return weights[0]
+        return self._copy(modules, effective_weight, dtype)
+
+    def bias(self, *modules: Any) -> Tensor | None:
+        """Biases [ΣO], likewise; None where the first module has none."""
+        first = effective_bias(modules[0])
+        return None if first is None else self._copy(modules, effective_bias, compute_dtype(first))
+
+    def _copy(self, modules: tuple[Any, ...], read: Callable[[Any], Any], dtype: torch.dtype) -> Tensor:
+        made = torch.cat([read(module).detach().to(dtype) for module in modules])
+        self._copies.append((modules, made, read))
+        return made
+
+
 class RefreshedWeights(Protocol):
     """Weights of a policy as they were read."""
 

@@ -17,17 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.families.fused import FusedNorm, add_product, sums_in_product
 from finegrained_rlhf.models.families.heads import bf16_product
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.steppers.base import Block
-from finegrained_rlhf.rollout.steppers.snapshot import (
-    WeightsOfNow,
-    autocast_of_now,
-    compute_dtype,
-    effective_weight,
-    is_plain,
-    must_copy,
-)
+from finegrained_rlhf.rollout.steppers.snapshot import StackedWeights, WeightsOfNow, autocast_of_now, is_plain
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class BlockWeights:
     outer: Tensor
 
 
-class T5Weights:
+class T5Weights(StackedWeights):
     """The weights of all blocks and of the head, read from a policy now.
 
     Args:
@@ -68,50 +62,24 @@ class T5Weights:
 
     @torch.no_grad()
     def __init__(self, policy: Policy) -> None:
-        self._copies: list[tuple[tuple[Any, ...], Tensor]] = []
+        super().__init__()
         self.blocks = [self._block(block) for block in policy.model.decoder.block]
         lm_head = policy.model.lm_head
-        self.head = self._weight(lm_head) if is_plain(lm_head) else None
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Read the policy's weights again, into the same tensors; those that are shared follow by themselves."""
-        for modules, tensor in self._copies:
-            start = 0
-            for module in modules:
-                weight = effective_weight(module)
-                tensor[start : start + weight.shape[0]].copy_(weight)
-                start += weight.shape[0]
+        self.head = self.weight(lm_head) if is_plain(lm_head) else None
 
     def _block(self, block: Any) -> BlockWeights:
         own, cross, dense = block.layer[0].SelfAttention, block.layer[1].EncDecAttention, block.layer[-1].DenseReluDense
         return BlockWeights(
             block=block,
-            qkv=self._weight(own.q, own.k, own.v),
-            out=self._weight(own.o),
-            cross_query=self._weight(cross.q),
-            cross_key=self._weight(cross.k),
-            cross_value=self._weight(cross.v),
-            cross_out=self._weight(cross.o),
-            inner=self._weight(*(getattr(dense, name) for name in inner_names(dense))),
-            outer=self._weight(dense.wo),
+            qkv=self.weight(own.q, own.k, own.v),
+            out=self.weight(own.o),
+            cross_query=self.weight(cross.q),
+            cross_key=self.weight(cross.k),
+            cross_value=self.weight(cross.v),
+            cross_out=self.weight(cross.o),
+            inner=self.weight(*(getattr(dense, name) for name in t5.inner_names(dense))),
+            outer=self.weight(dense.wo),
         )
-
-    def _weight(self, *modules: Any) -> Tensor:
-        """Weights below each other in the dtype that they compute in; a copy, or the one module's own memory."""
-        weights = [effective_weight(module).detach() for module in modules]
-        dtype = compute_dtype(weights[0])
-        plain = len(modules) == 1 and not hasattr(modules[0], "base_layer")
-        if plain and weights[0].dtype == dtype and not must_copy(modules[0]):
-            return weights[0]
-        made = torch.cat([weight.to(dtype) for weight in weights])
-        self._copies.append((modules, made))
-        return made
-
-
-def inner_names(dense: Any) -> tuple[str, ...]:
-    """The inner projections of a feed-forward part, gate first."""
-    return ("wi_0", "wi_1") if hasattr(dense, "wi_0") else ("wi",)
 
 
 t5_weights = WeightsOfNow(T5Weights)
@@ -125,14 +93,13 @@ class _Caches:
     """What one decoder block reads besides weights.
 
     Attributes:
-        bias: [T, H, T], the row of each query position, −inf at later keys.
-        keys, values: [R, H, T, d], self-attention cache.
+        bias: [T, H, T], the row of each query position, −inf at later keys; layers may share it.
+        own: [2, R, H, T, d], keys and values of the self-attention.
         cross_keys, cross_values: [P, H, L, d].
     """
 
     bias: Tensor
-    keys: Tensor
-    values: Tensor
+    own: Tensor
     cross_keys: Tensor
     cross_values: Tensor
 
@@ -158,8 +125,8 @@ class _EveryRow:
         return padded.squeeze(1)
 
     def write(self, cache: Tensor, new: Tensor) -> None:
-        """Put new [R, H, d] into a cache [R, H, T, d]."""
-        cache.index_copy_(2, self.places, new.unsqueeze(2))
+        """Put new [R, 2, H, d] into a cache [2, R, H, T, d]."""
+        cache.index_copy_(3, self.places, new.transpose(0, 1).unsqueeze(3))
 
 
 def supports_t5(policy: Policy) -> bool:
@@ -173,7 +140,7 @@ def supports_t5(policy: Policy) -> bool:
     linear = [getattr(attention, name) for attention in attentions for name in "qkvo"]
     for block in model.decoder.block:
         dense = block.layer[-1].DenseReluDense
-        linear += [*(getattr(dense, name) for name in inner_names(dense)), dense.wo]
+        linear += [*(getattr(dense, name) for name in t5.inner_names(dense)), dense.wo]
     return all(is_plain(module) for module in linear)
 
 
@@ -203,6 +170,8 @@ class T5Stepper:
         self.first_tokens = torch.full((prompts * samples,), policy.start_ids[0], dtype=torch.long, device=device)
         self._width: int = _self(self.model.decoder.block[0]).key_value_proj_dim
         self._autocast = autocast_of_now(policy.device.type)
+        fused = isinstance(self.model.decoder.final_layer_norm, FusedNorm)
+        self._in_place = fused and sums_in_product(device)
         self.weights = t5_weights(policy)
         self.layers, self.seen = self._read(memory, samples)
 
@@ -235,18 +204,17 @@ class T5Stepper:
                 bias = t5.causal_bias(own, self.limit)[0].transpose(0, 1).to(weights.qkv.dtype).contiguous()
             assert bias is not None
             states = memory.states.to(weights.qkv.dtype)
-            shape = (states.shape[0] * samples, own.n_heads, self.limit, self._width)
+            shape = (2, states.shape[0] * samples, own.n_heads, self.limit, self._width)
             caches.append(
                 _Caches(
                     bias=bias,
-                    keys=old[number].keys if old else states.new_zeros(shape),
-                    values=old[number].values if old else states.new_zeros(shape),
+                    own=old[number].own if old else states.new_zeros(shape),
                     cross_keys=t5.heads(F.linear(states, weights.cross_key), self._width).contiguous(),
                     cross_values=t5.heads(F.linear(states, weights.cross_value), self._width).contiguous(),
                 )
             )
         mask = memory.prompt_mask.bool()[:, None, None, :]
-        seen = torch.zeros(mask.shape, dtype=caches[0].keys.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+        seen = torch.zeros(mask.shape, dtype=caches[0].own.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
         return caches, seen
 
     def logits(self, tokens: Tensor, position: Tensor, window: int) -> Tensor:
@@ -261,10 +229,14 @@ class T5Stepper:
         with self._autocast():
             decoder = self.model.decoder
             hidden: Tensor = decoder.embed_tokens(tokens)
+            biases: dict[int, Tensor] = {}  # of each layer's bias, these positions: [R or 1, H, B, window]
             for weights, caches in zip(self.weights.blocks, self.layers, strict=True):
-                hidden = hidden + self._attend_own(weights, caches, hidden, fed)
-                hidden = hidden + self._attend_prompt(weights, caches, hidden, fed)
-                hidden = hidden + self._feed_forward(weights, hidden)
+                if id(caches.bias) not in biases:
+                    own = caches.bias.index_select(0, fed.places)[:, :, : fed.window]
+                    biases[id(caches.bias)] = fed.padded(own, len(self.first_tokens)).transpose(1, 2)
+                hidden = self._attend_own(weights, caches, hidden, fed, biases[id(caches.bias)])
+                hidden = self._attend_prompt(weights, caches, hidden, fed)
+                hidden = self._feed_forward(weights, hidden)
             return self._head(decoder.final_layer_norm(hidden))
 
     def _head(self, hidden: Tensor) -> Tensor:
@@ -279,23 +251,24 @@ class T5Stepper:
         # Few rows against a large vocabulary: on a CPU, products that fit its cache take two thirds of the time.
         return torch.cat([torch.mm(hidden, part.t()) for part in head.split(_HEAD_ROWS)], dim=-1)
 
-    def _attend_own(self, weights: BlockWeights, caches: _Caches, hidden: Tensor, fed: Block | _EveryRow) -> Tensor:
+    def _attend_own(
+        self, weights: BlockWeights, caches: _Caches, hidden: Tensor, fed: Block | _EveryRow, bias: Tensor
+    ) -> Tensor:
         normed = weights.block.layer[0].layer_norm(hidden).to(weights.qkv.dtype)
-        query, key, value = F.linear(normed, weights.qkv).unflatten(1, (3, -1, self._width)).unbind(1)
-        fed.write(caches.keys, key)
-        fed.write(caches.values, value)
-        rows, window = caches.keys.shape[0], fed.window
-        bias = caches.bias.index_select(0, fed.places)[:, :, :window]
-        query, bias = (fed.padded(one, rows).transpose(1, 2) for one in (query, bias))
-        out = _attend(query, caches.keys[:, :, :window], caches.values[:, :, :window], bias)  # [R, H, B, d]
-        return F.linear(fed.flat(out.transpose(1, 2)).flatten(1), weights.out)
+        projected = F.linear(normed, weights.qkv).unflatten(1, (3, -1, self._width))
+        fed.write(caches.own, projected[:, 1:])
+        keys, values = caches.own[:, :, :, : fed.window]
+        query = fed.padded(projected[:, 0], keys.shape[0]).transpose(1, 2)  # [R, H, B, d]
+        out = fed.flat(_attend(query, keys, values, bias).transpose(1, 2))
+        return add_product(hidden, out.flatten(1), weights.out, self._in_place)
 
     def _attend_prompt(self, weights: BlockWeights, caches: _Caches, hidden: Tensor, fed: Block | _EveryRow) -> Tensor:
         normed = weights.block.layer[1].layer_norm(hidden).to(weights.qkv.dtype)
-        query = fed.padded(F.linear(normed, weights.cross_query), caches.keys.shape[0])  # [R, B, H·d]
+        query = fed.padded(F.linear(normed, weights.cross_query), caches.own.shape[1])  # [R, B, H·d]
         grouped = query.flatten(0, 1).unflatten(0, (caches.cross_keys.shape[0], -1))
         out = _attend(t5.heads(grouped, self._width), caches.cross_keys, caches.cross_values, self.seen)
-        return F.linear(fed.flat(out.transpose(1, 2).reshape(query.shape)), weights.cross_out)
+        out = fed.flat(out.transpose(1, 2).reshape(query.shape))
+        return add_product(hidden, out, weights.cross_out, self._in_place)
 
     def _feed_forward(self, weights: BlockWeights, hidden: Tensor) -> Tensor:
         part = weights.block.layer[-1]
@@ -306,13 +279,13 @@ class T5Stepper:
             inner = dense.act(gate) * linear
         else:
             inner = dense.act(inner)
-        return F.linear(inner.to(weights.outer.dtype), weights.outer)
+        return add_product(hidden, inner.to(weights.outer.dtype), weights.outer, self._in_place)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         """See `Stepper.keep`: prompts int64 [P'] and rows int64 [P'·N'] that stay."""
         self.first_tokens, self.seen = self.first_tokens[rows], self.seen[prompts]
         for layer in self.layers:
-            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+            layer.own = layer.own[:, rows]
             layer.cross_keys, layer.cross_values = layer.cross_keys[prompts], layer.cross_values[prompts]
 
 
