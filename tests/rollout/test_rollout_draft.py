@@ -21,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.models.distribution import warp_logits
+from finegrained_rlhf.models.families.fused import fuse
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.rollout import fast, make_engine
 from finegrained_rlhf.rollout.config import RolloutConfig
@@ -59,7 +60,11 @@ def roll(engine: Any, asked: Sequence[Prompt], decodings: Sequence[Decoding], to
 
 
 def named(kind: str) -> Policy:
-    return family_policy(kind) if kind in ("gemma2", "qwen3") else policy(kind)
+    kind, _, fused = kind.partition(", ")
+    made = family_policy(kind) if kind in ("gemma2", "qwen3") else policy(kind)
+    if fused:
+        fuse(made.model)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -67,12 +72,13 @@ def named(kind: str) -> Policy:
     [
         *(("t5", mixture) for mixture in MIXTURES),
         *(("llama", "paper"), ("gpt2", "several"), ("gemma2", "several"), ("qwen3", "paper"), ("mt5", "greedy")),
+        *(("t5, fused", "paper"), ("llama, fused", "paper")),
     ],
 )
 def test_what_is_drawn_is_what_is_drawn_without(kind: str, mixture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens, log-probabilities and the support of every step; rows end, and are dropped, at different steps."""
     ours, decodings = named(kind), MIXTURES[mixture]
-    asked = prompts("t5" if kind in SEQ2SEQ else "gpt2", 5)
+    asked = prompts("t5" if kind.split(",")[0] in SEQ2SEQ else "gpt2", 5)
     ours.scored = decodings[-1] if isinstance(decodings[-1], Sample) else Sample(1, 0.9, 6)
     plain = roll(make_engine(ours), asked, decodings)
     lengths, counts = plain.lengths().tolist(), Counter[str]()
