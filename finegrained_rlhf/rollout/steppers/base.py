@@ -81,7 +81,6 @@ class Block:
         cache[:, self.rows, :, self.places] = new
 
 
-@runtime_checkable
 class BlockStepper(Stepper, Protocol):
     """A stepper whose rows go on at positions of their own, by one token or by several."""
 

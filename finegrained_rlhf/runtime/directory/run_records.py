@@ -21,6 +21,7 @@ from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versi
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, reporting_full_disk
+from finegrained_rlhf.runtime.process_config import Precision
 
 _ABSENT = object()
 logger = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ def read_provenance(run: RunDirectory) -> dict[str, Any]:
     return record
 
 
-def precision_of_run(run: RunDirectory) -> str | None:
+def precision_of_run(run: RunDirectory) -> Precision | None:
     """The precision that `processes.precision=auto` took when a run with checkpoints began; None where it did not."""
     if not CheckpointStore(run.checkpoints, 1).steps():
         return None
