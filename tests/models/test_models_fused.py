@@ -147,6 +147,16 @@ def test_copies_follow_the_weights(change: Callable[[Any], None]) -> None:
     torch.testing.assert_close(after, states(anew, True), rtol=2.0**-8, atol=2.0**-8)
 
 
+def test_copies_that_were_dropped_are_made_again() -> None:
+    other = model()
+    fused.fuse(other)
+    before = states(other, True)
+    fused.drop_copies(other, None)
+    copies = other.encoder.block[0].layer[0].SelfAttention.q._copies
+    assert all(copy.tensor is None for copy in copies._copies.values())
+    assert torch.equal(states(other, True), before)
+
+
 def test_a_copied_model_has_copies_of_its_own() -> None:
     other = model()
     fused.fuse(other)

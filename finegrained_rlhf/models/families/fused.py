@@ -49,6 +49,14 @@ def is_fused(model: nn.Module) -> bool:
     return any(isinstance(module, (FusedNorm, FusedLinear)) for module in model.modules())
 
 
+def drop_copies(*models: nn.Module | None) -> None:
+    """Give back the memory of fused models' copies of weights until the next pass, which makes them again."""
+    for copies in {
+        part._copies for model in models if model for part in model.modules() if isinstance(part, FusedLinear)
+    }:
+        copies.drop()
+
+
 @contextmanager
 def unfused(model: nn.Module) -> Iterator[None]:
     """Let a model's own modules run as they were before `fuse`."""
@@ -128,12 +136,12 @@ class _Product(torch.autograd.Function):
 
 
 class _Copy:
-    """Weights below each other in bf16, and of which state of theirs."""
+    """Weights below each other in bf16, and of which state of theirs; None before they are read and once dropped."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self.layers = list(layers)
-        self.tensor = torch.cat([layer.weight.bfloat16() for layer in layers])
-        self._read = self._state()
+        self.tensor: Tensor | None = None
+        self._read: list[tuple[int, int]] = []
 
     def _state(self) -> list[tuple[int, int]]:
         return [(layer.weight.data_ptr(), layer.weight._version) for layer in self.layers]
@@ -141,21 +149,23 @@ class _Copy:
     @property
     def is_stale(self) -> bool:
         """Whether a weight has changed, or lies elsewhere, since it was read."""
-        return self._read != self._state()
+        return self.tensor is None or self._read != self._state()
 
     def read(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows of the copy, each with the weight that belongs there."""
         weights = [layer.weight.detach() for layer in self.layers]
-        if self.tensor.device != weights[0].device:
-            self.tensor = torch.empty_like(self.tensor, device=weights[0].device)
+        rows = [len(weight) for weight in weights]
+        if self.tensor is None or self.tensor.device != weights[0].device:
+            self.tensor = weights[0].new_empty(sum(rows), weights[0].shape[1], dtype=torch.bfloat16)
         self._read = self._state()
-        return zip(self.tensor.split([len(weight) for weight in weights]), weights, strict=True)
+        return zip(self.tensor.split(rows), weights, strict=True)
 
 
 class RoundedWeights:
     """bf16 copies of a model's weights.
 
-    That a weight has changed is found out when its copy is asked for (`Tensor._version`); then all are read anew.
+    That a weight has changed is found out when its copy is asked for (`Tensor._version`); then all are read anew, into
+    the same memory, unless they have been dropped.
     """
 
     def __init__(self) -> None:
@@ -170,7 +180,13 @@ class RoundedWeights:
         if copy.is_stale:
             pairs = [pair for kept in self._copies.values() if kept.is_stale for pair in kept.read()]
             torch._foreach_copy_([rows for rows, _ in pairs], [weight for _, weight in pairs])
+        assert copy.tensor is not None
         return copy.tensor
+
+    def drop(self) -> None:
+        """Give their memory back until one is asked for."""
+        for copy in self._copies.values():
+            copy.tensor = None
 
 
 @cache

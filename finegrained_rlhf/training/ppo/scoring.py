@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Rollout
+from finegrained_rlhf.models.families.fused import drop_copies
 from finegrained_rlhf.models.logprobs import Anchor, token_logprobs
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.sharded import whole_weights
@@ -147,6 +148,7 @@ class RolloutScorer:
                 if states is not None:
                     states = states if states.shape[2] else own.new_zeros((*logprobs.shape, own.shape[2]))
                     states[rows, :width] = own
+        drop_copies(models.reference_model)
         return logprobs, states
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:

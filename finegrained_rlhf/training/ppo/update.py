@@ -11,6 +11,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import Experience, learnt_tokens
 from finegrained_rlhf.inference.measure import StepMetrics
+from finegrained_rlhf.models.families.fused import drop_copies
 from finegrained_rlhf.models.logprobs import Anchor, token_logprobs
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
@@ -181,6 +182,7 @@ class PPOUpdate:
                 check_ratio(max(self._processes.gather_objects([largest])))
             metrics.add("gradient_norm", self._optimizer.step(step), 1)
         self._train_mode(False)
+        drop_copies(self.policy, self.value_model)
 
     def _train_mode(self, dropout: bool) -> None:
         self.policy.train(dropout)

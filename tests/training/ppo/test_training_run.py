@@ -247,6 +247,7 @@ def test_a_job_made_in_python_writes_its_configuration(begun: ToyRun) -> None:
         "threads": None,
         "timeout_s": 1800.0,
         "cudnn_attention": False,
+        "fused": None,
         "sharding": "none",
     }
     with configured({"seed": 0, "given": True}):
