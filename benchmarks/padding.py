@@ -154,7 +154,7 @@ def trainers(sizes: Sizes) -> dict[str, Callable[[bool], tuple[Any, int]]]:
     common: dict[str, Any] = {"output_dir": "", "data": "", "optimizer": rate, "dropout": 0.0, "total_steps": STEPS}
 
     def sft(build: Callable[[], Any], packing: bool) -> tuple[Any, int]:
-        sized = {"batch_size": sizes.batch, "micro_batch_size": sizes.batch}
+        sized: dict[str, Any] = {"batch_size": sizes.batch, "micro_batch_size": sizes.batch}
         job = TrainSFT(policy=PolicyConfig(""), packing=packing, **sized, **common)
         return SFTTrainer(job, seeded(build), asked, [], Processes()), sum(prompts) + sum(answers)
 
