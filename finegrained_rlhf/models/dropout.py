@@ -25,14 +25,3 @@ def set_dropout(model: nn.Module, rate: float) -> None:
             module.p = rate
         for name in own_rates(module):
             setattr(module, name, rate)
-
-
-def has_dropout(model: nn.Module) -> bool:
-    """Whether anything in a model is dropped in training mode."""
-    from torch import nn
-
-    rates = (
-        module.p if isinstance(module, nn.Dropout) else max(own_rates(module).values(), default=0.0)
-        for module in model.modules()
-    )
-    return any(rates)

@@ -24,9 +24,15 @@ from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.attention import exact_attention
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import Head, HeadOfPass
-from finegrained_rlhf.models.families.packed import causal_states, pass_tokens, takes_masks
+from finegrained_rlhf.models.families.packed import causal_states, pass_tokens
 from finegrained_rlhf.models.families.pieces import cut_in_pieces, encode_in_pieces
-from finegrained_rlhf.models.families.rows import Like, causal_answer_states, t5_answer_states, t5_prompt_states
+from finegrained_rlhf.models.families.rows import (
+    Like,
+    causal_answer_states,
+    t5_answer_states,
+    t5_prompt_states,
+    takes_rows,
+)
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.runtime.sharding.shards import computed
 from finegrained_rlhf.text.chat import PromptConfig
@@ -357,8 +363,8 @@ class CausalPolicy(Policy):
 
     @property
     def takes_rows(self) -> bool:
-        """See `Policy.takes_rows`: families whose attention takes a mask of ours do."""
-        return takes_masks(self.model.base_model)
+        """See `Policy.takes_rows`: those of families whose responses may be packed do."""
+        return may_share_rows(self.model.base_model)
 
     def _in_rows(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[int]]) -> Tensor:
         _require_tokens(prompts)

@@ -230,7 +230,7 @@ def test_short_prompts_with_many_responses_share_rows_only_as_far_as_it_pays(
 
 def test_what_a_column_sees_by_hand() -> None:
     """A prompt of 3 tokens in 4 columns, two responses of 2 tokens: [a b c pad][d e][f g]."""
-    owner = torch.tensor([[-1, -1, -1, -1, 0, 0, 1, 1]])
+    owner = torch.tensor([-1, -1, -1, -1, 0, 0, 1, 1])
     real = torch.tensor([[True, True, True, False, True, True, True, True]])
     positions = torch.tensor([[0, 1, 2, 3, 3, 4, 3, 4]])
 

@@ -15,8 +15,7 @@ from transformers import UMT5Config, UMT5ForConditionalGeneration
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.config import LoraConfig
-from finegrained_rlhf.models.dropout import has_dropout, set_dropout
-from finegrained_rlhf.models.families import attention
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.attention import FLEX_OR_SDPA
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.rows import lay_out
@@ -93,7 +92,6 @@ def test_in_training_mode_too(family: str) -> None:
     """There a model's own passes run, under dropout, which is 0 here so that they can be compared."""
     ours = toy(family)
     set_dropout(ours.model, 0.0)
-    assert not has_dropout(ours.model)
     assert_equal_in_rows(ours.train())
 
 
@@ -142,19 +140,13 @@ def test_rows_of_one_example_need_no_mask() -> None:
     assert masks[0] is None and masks[1] is not None
 
 
-def test_flex_attention_takes_them_but_not_under_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_compiled", lambda *shape: attention._attend)
+def test_they_are_no_matter_for_flex_attention() -> None:
+    """Where it was chosen for packed responses, rows run under SDPA, as any other mask does."""
     ours = toy("mistral")
-    expected, masks = states_and_gradients(ours, False, None)[0], []
+    expected = states_and_gradients(ours, False, None)[0]
     ours.model.config._attn_implementation = FLEX_OR_SDPA
-    ours.model.base_model.layers[0].self_attn.register_forward_pre_hook(
-        lambda module, args, kwargs: masks.append(type(kwargs["attention_mask"]).__name__), with_kwargs=True
-    )
-    for training in (False, True):
-        with torch.no_grad():
-            states = ours.train(training).answer_states(*examples(), True)
-        torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
-    assert masks == ["BlockMask", "Tensor"]
+    assert ours.takes_rows
+    torch.testing.assert_close(states_and_gradients(ours, True, None)[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_others_are_padded_as_ever() -> None:

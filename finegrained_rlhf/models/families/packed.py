@@ -205,16 +205,14 @@ def columns_of(counts: Sequence[int], prompt_tokens: int, response_tokens: int, 
     return sum(-(-count // slots) for count in counts) * (prompt_tokens + slots * response_tokens)
 
 
-def takes_masks(backbone: Any) -> bool:
-    """Whether a backbone computes texts that share a row as it would each: its family and its attention allow it."""
+def takes_packed(backbone: Any) -> bool:
+    """Whether a backbone computes a packed batch as it would each row: its family says so, and its attention can.
+
+    In training mode (dropout) it does not: attention with dropout has no FlexAttention.
+    """
     family = CAUSAL_FAMILIES.get(backbone.config.model_type)
     known = backbone.config._attn_implementation in ("sdpa", "eager", FLEX_OR_SDPA)
-    return family is not None and family.packed and known
-
-
-def takes_packed(backbone: Any) -> bool:
-    """Whether responses are packed behind their prompt: not in training mode (dropout), which has no FlexAttention."""
-    return takes_masks(backbone) and not backbone.training
+    return family is not None and family.packed and known and not backbone.training
 
 
 def packed_states(
@@ -242,11 +240,23 @@ def packed_states(
     lengths = prompt_mask.sum(dim=1)
     own = lengths.unsqueeze(1) + torch.arange(read, device=device).repeat(slots)
     positions = torch.cat([torch.arange(length, device=device).expand(prompts, -1), own], dim=1)
+    last = position_rows(backbone.config)  # padding may lie behind the last row of a table of positions
+    positions = positions if last is None else positions.clamp(max=last - 1)
     behind_prompt = torch.arange(slots * read, device=device) // max(read, 1)
-    owner = torch.cat([torch.full((length,), -1, device=device), behind_prompt]).repeat(prompts, 1)
+    owner = torch.cat([torch.full((length,), -1, device=device), behind_prompt])
     real = torch.cat([prompt_mask.bool(), torch.ones_like(own, dtype=torch.bool)], dim=1)
     ids = torch.cat([prompt_ids, inputs.reshape(prompts, slots * read)], dim=1)
-    hidden = masked_pass(backbone, ids, positions, owner, real, pad)
+    prefer_flex(backbone, device)
+    if backbone.config._attn_implementation == FLEX_OR_SDPA:  # whole blocks, by padding as prompts have it
+        more = 0, -ids.shape[1] % FLEX_BLOCK
+        ids, positions, owner = F.pad(ids, more, value=pad), F.pad(positions, more), F.pad(owner, more, value=-1)
+        real = F.pad(real, more)
+    hidden = backbone(
+        input_ids=ids,
+        attention_mask=_masks(backbone, owner, real, positions),
+        position_ids=positions,
+        use_cache=False,
+    ).last_hidden_state
     first = hidden[torch.arange(prompts, device=device), lengths - 1]
     first = first[:, None, None].expand(-1, slots, 1, -1)
     behind = hidden[:, length : length + slots * read].unflatten(1, (slots, read))
@@ -254,49 +264,21 @@ def packed_states(
     return states if places is None else states[places]
 
 
-def masked_pass(backbone: Any, ids: Tensor, positions: Tensor, owner: Tensor, real: Tensor, pad: int) -> Tensor:
-    """Hidden states [P, S, D] of rows in which a column sees what `visible_columns` says.
-
-    Args:
-        backbone: the causal model without its head; one that `takes_masks`.
-        ids: int64 [P, S].
-        positions: int64 [P, S].
-        owner: int64 [P, S].
-        real: bool [P, S].
-        pad: id of the padding token.
-    """
-    columns, last = ids.shape[1], position_rows(backbone.config)
-    if last is not None:  # padding may lie behind the last row of a table of positions
-        positions = positions.clamp(max=last - 1)
-    if not backbone.training:
-        prefer_flex(backbone, ids.device)
-    blocks = backbone.config._attn_implementation == FLEX_OR_SDPA and not backbone.training
-    if blocks:  # whole ones, by padding as prompts have it
-        more = 0, -columns % FLEX_BLOCK
-        ids, positions, owner = F.pad(ids, more, value=pad), F.pad(positions, more), F.pad(owner, more, value=-1)
-        real = F.pad(real, more)
-    masks = _masks(backbone, owner, real, positions, blocks)
-    states: Tensor = backbone(
-        input_ids=ids, attention_mask=masks, position_ids=positions, use_cache=False
-    ).last_hidden_state
-    return states[:, :columns]
-
-
 def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int | None) -> Visible:
     """Which column sees which, as a function of (row, head, query column, key column).
 
-    A column sees itself, and the real earlier columns of its prompt and of its own response, or text; with a window
-    only those fewer than `window` positions back. (Others lie between, so distances in columns say nothing.)
+    A column sees itself, and the real earlier columns of its prompt and of its own response; with a window only those
+    fewer than `window` positions back. (Columns of other responses lie between, so distances in columns say nothing.)
 
     Args:
-        owner: int64 [P, S], the slot, or the text, of each column, −1 in a shared prompt and at padding.
-        real: bool [P, S], False at padding.
+        owner: int64 [S], the slot of each column, −1 in the prompt and at padding.
+        real: bool [P, S], False at the padding of prompts.
         positions: int64 [P, S].
         window: in tokens; None for no limit.
     """
 
     def visible(row: Any, head: Any, query: Any, key: Any) -> Any:
-        seen = (key <= query) & ((owner[row, key] < 0) | (owner[row, key] == owner[row, query])) & real[row, key]
+        seen = (key <= query) & ((owner[key] < 0) | (owner[key] == owner[query])) & real[row, key]
         if window is not None:
             seen = seen & (positions[row, query] - positions[row, key] < window)
         return seen | (key == query)
@@ -304,7 +286,7 @@ def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int 
     return visible
 
 
-def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor, blocks: bool) -> Any:
+def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor) -> Any:
     """The mask that the backbone takes for all layers, or one for each kind of layer."""
     config, family = backbone.config, CAUSAL_FAMILIES[backbone.config.model_type]
     device = owner.device.type
@@ -312,7 +294,7 @@ def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor, blocks
 
     def mask(window: int | None) -> Any:
         visible = visible_columns(owner, real, positions, window)
-        return _blocks(visible, real) if blocks else _added(visible, real, dtype)
+        return _blocks(visible, real) if config._attn_implementation == FLEX_OR_SDPA else _added(visible, real, dtype)
 
     if family.windows == "none":
         return mask(None)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.models.families import seq2seq
-from finegrained_rlhf.models.families.packed import masked_pass
+from finegrained_rlhf.models.families.attention import FLEX_OR_SDPA
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 
 Ids = Sequence[int]
 
@@ -103,11 +104,18 @@ class Rows:
         return self.owner[:, :, None] == other.owner[:, None, :]
 
 
+def may_share_rows(backbone: Any) -> bool:
+    """Whether a causal model computes examples that share a row as it would each: its family and attention allow it."""
+    family = CAUSAL_FAMILIES.get(backbone.config.model_type)
+    known = backbone.config._attn_implementation in ("sdpa", "eager", FLEX_OR_SDPA)
+    return family is not None and family.packed and known
+
+
 def causal_answer_states(backbone: Any, prompts: Sequence[Ids], answers: Sequence[Ids], pad: int) -> Tensor:
     """Hidden states [n, D] of a causal model that predict each token of one answer to each prompt, answer by answer.
 
     Args:
-        backbone: the model without its head; one that `takes_masks`.
+        backbone: the model without its head; one that `may_share_rows`.
         prompts: token ids, at least one each.
         answers: token ids; the last one of each is predicted, never read.
         pad: id of the padding token.
@@ -118,10 +126,38 @@ def causal_answer_states(backbone: Any, prompts: Sequence[Ids], answers: Sequenc
     if len(layout) == len(texts):  # padding stands behind all that is read, so causal attention needs no mask
         hidden = backbone(input_ids=rows.ids, use_cache=False).last_hidden_state
     else:
-        hidden = masked_pass(backbone, rows.ids, rows.positions, rows.owner, rows.owner >= 0, pad)
+        masks = _masks(backbone, rows.sees(rows))
+        hidden = backbone(
+            input_ids=rows.ids, attention_mask=masks, position_ids=rows.positions, use_cache=False
+        ).last_hidden_state
     return rows.states(
         hidden, [range(len(text) - len(answer), len(text)) for text, answer in zip(texts, answers, strict=True)]
     )
+
+
+def _masks(backbone: Any, same: Tensor) -> Any:
+    """What is added to scores, for all layers or by their kind: 0 where a column sees another, −inf elsewhere.
+
+    It sees those before it of its own text; with a window only the nearest. They stand side by side.
+
+    Args:
+        backbone: whose family says where there are windows.
+        same: bool [R, S, S], which columns belong to one text.
+    """
+    config, device = backbone.config, same.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else backbone.dtype
+    column = torch.arange(same.shape[1], device=device)
+    back = column[:, None] - column
+
+    def mask(window: int | None) -> Tensor:
+        seen = same & (back >= 0) if window is None else same & (back >= 0) & (back < window)
+        return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -torch.inf)[:, None]
+
+    windows = CAUSAL_FAMILIES[config.model_type].windows
+    if windows != "layers":
+        return mask(config.sliding_window if windows == "all" else None)
+    sizes = {"full_attention": None, "sliding_attention": config.sliding_window}
+    return {kind: mask(sizes[kind]) for kind in dict.fromkeys(config.layer_types)}
 
 
 def t5_prompt_states(model: Any, texts: Sequence[Ids], pad: int, like: Like) -> Tensor:

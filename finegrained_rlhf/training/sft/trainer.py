@@ -19,7 +19,6 @@ from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generator import Answering, PolicyGenerator
 from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.metrics.functions import perplexity_of
-from finegrained_rlhf.models.dropout import has_dropout
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
@@ -160,8 +159,7 @@ class SFTTrainer(SupervisedPolicyTrainer[Demonstration]):
 
     def training(self, on: bool) -> None:
         """Without dropout the two modes are one function, and that of evaluation has the faster passes."""
-        dropped = has_dropout(self.policy.model) if self.job.packing else self.job.dropout != 0
-        self.policy.train(on and dropped)
+        self.policy.train(on and self.job.dropout != 0)
 
     def measured(self) -> Mapping[str, float]:
         """What greedy answers to the validation prompts are like; see `evaluation.summarise`."""
