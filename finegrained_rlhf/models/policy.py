@@ -29,9 +29,9 @@ from finegrained_rlhf.models.families.pieces import cut_in_pieces, encode_in_pie
 from finegrained_rlhf.models.families.rows import (
     Like,
     causal_answer_states,
+    may_share_rows,
     t5_answer_states,
     t5_prompt_states,
-    takes_rows,
 )
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.runtime.sharding.shards import computed
