@@ -35,12 +35,13 @@ class Finished:
 
     Args:
         directory: that the steps write to.
+        digest_of: what reads inputs, each once as long as no step ends (`Digests`); None: one of its own.
 
     Raises:
         DataError: the file holds something else.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, digest_of: Digests | None = None) -> None:
         self._directory = str(directory)
         self._path = Path(directory) / FILE
         text = json.dumps(read_json(self._path)) if self._path.is_file() else "[]"
@@ -48,7 +49,7 @@ class Finished:
         self._entries: list[dict[str, Any]] = json.loads(text.replace(_DIRECTORY, own))
         if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
             raise DataError("not a record of finished steps; without it, they are run again", file=self._path)
-        self._digest_of = cache(_digest)
+        self._digest_of = digest_of or Digests()
 
     def holds(self, step: Step) -> bool:
         """Whether a step is finished: what it made is there, and what it read is what it was."""
@@ -72,7 +73,7 @@ class Finished:
 
         What it read and has changed itself tells nothing of the next time, and is left out.
         """
-        self._digest_of = cache(_digest)
+        self._digest_of.forget()
         made = [path for _, path in outputs(entry["job"]) if Path(path).exists()]
         if made:
             now = {**entry, "made": made, "inputs": {k: v for k, v in entry["inputs"].items() if self._is_there(v)}}
@@ -118,12 +119,24 @@ def _replaces(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return bool(files & set(before["made"])) or (now["made"] == before["made"] and read == once_read)
 
 
-def _digest(path: str) -> str | None:
-    """The fingerprint of a file or directory; None where there is none, or nothing that can be read to its end."""
-    try:
-        return fingerprint(path) if Path(path).is_file() or Path(path).is_dir() else None
-    except OSError:
-        return None
+class Digests:
+    """The fingerprints of files and directories, each read once until it is told to forget them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str | None] = {}
+
+    def __call__(self, path: str) -> str | None:
+        """The fingerprint; None where there is nothing, or nothing that can be read to its end."""
+        if path not in self._known:
+            try:
+                self._known[path] = fingerprint(path) if Path(path).is_file() or Path(path).is_dir() else None
+            except OSError:
+                self._known[path] = None
+        return self._known[path]
+
+    def forget(self) -> None:
+        """A step has run, which may have written anything."""
+        self._known.clear()
 
 
 @cache

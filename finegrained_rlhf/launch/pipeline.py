@@ -18,7 +18,7 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks.paths import Made, check_outputs, check_writable, outputs
 from finegrained_rlhf.launch.checks.schema import check_keys, problem_of_seed
-from finegrained_rlhf.launch.finished import FILE, Finished
+from finegrained_rlhf.launch.finished import FILE, Digests, Finished
 from finegrained_rlhf.launch.steps import Step, check_steps, expanded, processes_of, run_job, run_step
 from finegrained_rlhf.runtime.directory.claims import claimed
 from finegrained_rlhf.runtime.process_config import OneProcess
@@ -48,7 +48,8 @@ def run_pipeline(cfg: DictConfig) -> None:
     if collect is not None:
         check_keys(collect)
         check_outputs(collect)
-    _check(experiments)
+    digest_of = Digests()
+    _check(experiments, digest_of)
     processes, started = processes_of(), time.perf_counter()
     for experiment in experiments:
         directory = Path(experiment["output_dir"])
@@ -58,24 +59,25 @@ def run_pipeline(cfg: DictConfig) -> None:
                 _claim(directory, experiment)
             processes.barrier()
             with claimed(own, processes):  # the one before may have been moved aside
-                steps, finished = list(expanded(experiment["steps"])), Finished(directory)
+                steps, finished = list(expanded(experiment["steps"])), Finished(directory, digest_of)
                 for number, step in enumerate(steps, start=1):
                     minutes = (time.perf_counter() - started) / 60
                     what = f"seed {experiment['seed']}, step {number} of {len(steps)}: {step.name}"
                     if not processes.broadcast_object(processes.is_main and finished.holds(step)):
                         _run(step, f"[{minutes:.1f} min, {what}]", processes, finished)
+                        digest_of.forget()
                     elif processes.is_main:
                         print(f"[{what}] is done", flush=True)
     if collect is not None:
         run_job(collector(resolved(cfg)), processes)
 
 
-def _check(experiments: Sequence[Mapping[str, Any]]) -> None:
+def _check(experiments: Sequence[Mapping[str, Any]], digest_of: Digests) -> None:
     """Check the steps that are to be run; of seeds that have the same ones left, for the first of them alone."""
     checked: set[int] = set()
     for experiment in experiments:
         check_writable("output_dir", experiment["output_dir"], directory=True)
-        finished = Finished(experiment["output_dir"])
+        finished = Finished(experiment["output_dir"], digest_of)
         left = {n: step for n, step in enumerate(expanded(experiment["steps"])) if not finished.holds(step)}
         if not left.keys() <= checked:
             check_steps(left.values(), "step ", Made())

@@ -18,14 +18,21 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
+from finegrained_rlhf.core.records import Prompt, Sample, on_device, pad_rows
 from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.attention import exact_attention
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import Head, HeadOfPass
 from finegrained_rlhf.models.families.packed import causal_states, pass_tokens
-from finegrained_rlhf.models.families.pieces import encode_in_pieces
+from finegrained_rlhf.models.families.pieces import cut_in_pieces, encode_in_pieces
+from finegrained_rlhf.models.families.rows import (
+    Like,
+    causal_answer_states,
+    may_share_rows,
+    t5_answer_states,
+    t5_prompt_states,
+)
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.runtime.sharding.shards import computed
 from finegrained_rlhf.text.chat import PromptConfig
@@ -183,6 +190,31 @@ class Policy(nn.Module, ABC):
             float [R, T, D], meaningful at real tokens.
         """
 
+    @property
+    @abstractmethod
+    def takes_rows(self) -> bool:
+        """Whether examples may share rows in training: whether the model's family computes each as it would alone."""
+
+    def answer_states(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[int]], in_rows: bool) -> Tensor:
+        """The state that predicts each token of one answer to each prompt, float [n, D], answer by answer.
+
+        Args:
+            prompts: N prompts.
+            answers: token ids of N answers, at least one each.
+            in_rows: lay examples one behind the other where the model `takes_rows`; else each is padded to the longest.
+        """
+        if in_rows and self.takes_rows:
+            with self._recomputing():
+                return self._in_rows(prompts, answers)
+        ids, mask = pad_rows(answers, self.pad_id)
+        places = on_device(mask.flatten().nonzero().squeeze(1), self.device)
+        states = self.hidden(self.encode(prompts), torch.arange(len(answers)), on_device(ids, self.device))
+        return states.flatten(0, 1).index_select(0, places)
+
+    @abstractmethod
+    def _in_rows(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[int]]) -> Tensor:
+        """`answer_states` of examples that share rows."""
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]."""
         return self.head_of_pass()(hidden)
@@ -280,8 +312,25 @@ class Seq2SeqPolicy(Policy):
             rest = mask, prompt_index, response_ids, self.start_ids
             return computed(self.model, lambda given: seq2seq.decoder_states(self.model, given, *rest), states)
 
+    @property
+    def takes_rows(self) -> bool:
+        """See `Policy.takes_rows`: T5's family does."""
+        return t5.is_t5(self.model)
+
+    def _in_rows(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[int]]) -> Tensor:
+        model, like = self.model, Like(self.device, self.multiple)
+        pieces = cut_in_pieces(prompts, 0)[0]
+        states = computed(model, lambda: t5_prompt_states(model, pieces, self.pad_id, like))
+        rest = [len(prompt.input_ids) for prompt in prompts], answers, self.start_ids, self.pad_id, like
+        return computed(model, lambda given: t5_answer_states(model, given, *rest), states)
+
     def _logits(self, product: Head, hidden: Tensor) -> Tensor:
         return self.family.head(self.model, product, hidden)
+
+
+def _require_tokens(prompts: Sequence[Prompt]) -> None:
+    if not all(len(prompt.input_ids) for prompt in prompts):
+        raise ModelError("a causal policy needs at least one prompt token")
 
 
 class CausalPolicy(Policy):
@@ -300,8 +349,7 @@ class CausalPolicy(Policy):
 
     def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
         """The prompts' ids; there is nothing to encode. Raises ModelError where a prompt has no token."""
-        if not all(len(prompt.input_ids) for prompt in prompts):
-            raise ModelError("a causal policy needs at least one prompt token")
+        _require_tokens(prompts)
         return super().encode(prompts)
 
     def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> None:
@@ -317,6 +365,16 @@ class CausalPolicy(Policy):
         with self._recomputing():
             inputs = memory.prompt_ids, memory.prompt_mask, prompt_index, response_ids, self.pad_id, memory.lengths
             return computed(self.model, partial(causal_states, self.model.base_model, *inputs))
+
+    @property
+    def takes_rows(self) -> bool:
+        """See `Policy.takes_rows`: those of families whose responses may be packed do."""
+        return may_share_rows(self.model.base_model)
+
+    def _in_rows(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[int]]) -> Tensor:
+        _require_tokens(prompts)
+        texts = [prompt.input_ids for prompt in prompts], answers
+        return computed(self.model, partial(causal_answer_states, self.model.base_model, *texts, self.pad_id))
 
     def _logits(self, product: Head, hidden: Tensor) -> Tensor:
         return self.family.head(product(hidden), self.model.config)

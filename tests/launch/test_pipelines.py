@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -107,6 +108,62 @@ def test_a_finished_pipeline_says_so_without_composing_a_step(
     names = ["world", "copies", "copies", "last"]
     lines = [f"[seed 0, step {number} of 4: {name}] is done" for number, name in enumerate(names, start=1)]
     assert capsys.readouterr().out.splitlines() == lines * 3
+
+
+TRAINED = """
+@dataclass
+class Train:
+    data: InputFile
+    output_dir: OutputDirectory
+    every_process = False
+
+    def run(self):
+        for name in ("policy", "checkpoints/step_2/policy"):
+            directory = Path(self.output_dir, name)
+            directory.mkdir(parents=True)
+            (directory / "config.json").write_text("{}")
+            (directory / "model.safetensors").write_bytes(bytes(99))
+
+@dataclass
+class Answer(Copy):
+    checkpoint: InputFile = ""
+"""
+TRAINING = """
+# @package _global_
+output_dir: out
+steps:
+  policy:
+    job: {_target_: own_jobs.Train, data: asked.txt, output_dir: "${output_dir}/run"}
+  answers:
+    each: {name: [one, two]}
+    job:
+      _target_: own_jobs.Answer
+      data: asked.txt
+      checkpoint: ${output_dir}/run
+      output: ${output_dir}/{name}.txt
+"""
+OPENED: list[str] | None = None
+
+
+def watch_files(event: str, arguments: tuple) -> None:
+    if OPENED is not None and event == "open" and isinstance(arguments[0], str | Path):
+        OPENED.append(os.path.relpath(arguments[0]))
+
+
+def test_a_finished_pipeline_opens_no_checkpoint_and_every_input_once(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs for their digests, the policy as one of them; nothing that a step has made and none reads."""
+    (own / "own_jobs.py").write_text(JOBS.replace("OutputFile", "OutputDirectory, OutputFile", 1) + TRAINED)
+    (own / "own_conf/pipeline/own.yaml").write_text(TRAINING)
+    (own / "asked.txt").write_text("asked")
+    assert run() == ["out/one.txt", "out/two.txt"]
+    uncomposed(monkeypatch)
+    sys.addaudithook(watch_files)  # stays until the process ends
+    monkeypatch.setattr(sys.modules[__name__], "OPENED", opened := [])
+    assert run() == []
+    inputs = ["asked.txt", "out/run/policy/config.json", "out/run/policy/model.safetensors"]
+    assert sorted(name for name in opened if name.startswith(("asked", "out/run", "out/one", "out/two"))) == inputs
 
 
 def test_what_is_gone_or_reads_other_content_is_run_again_and_nothing_else(own: Path) -> None:

@@ -11,6 +11,7 @@ from benchmarks.deviations_tokens import t5_like
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.inputs import encode_prompts
 from finegrained_rlhf.models.tiny_networks import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.text import plain_text
 from finegrained_rlhf.text.plain_text import literal_texts, plain_token_ids, special_tokens
 from finegrained_rlhf.training.sft.trainer import demonstrations
 from reward_models.encoders.inputs import RewardInputEncoder
@@ -51,6 +52,19 @@ def test_other_text_gets_the_ids_that_it_always_had(kind: str) -> None:
     cut = tokenizer(texts, truncation=True, max_length=4).input_ids
     assert plain_token_ids(tokenizer, texts, add_special_tokens=True, max_length=4) == cut
     assert plain_token_ids(tokenizer, []) == []
+
+
+def test_a_tokenizer_is_given_few_texts_at_once_and_an_id_is_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it knows of each token beside its id is hundreds of bytes, and a number of Python's own 28."""
+    tokenizer = build_tokenizer([" ".join(f"word{n}" for n in range(400))])
+    texts = [f"word{n % 7} word{399 - n % 3} </s>" for n in range(20)]
+    whole, given, some = plain_token_ids(tokenizer, texts, add_special_tokens=True), [], plain_text._plain_token_ids
+    monkeypatch.setattr(plain_text, "TOGETHER", 8)
+    monkeypatch.setattr(plain_text, "_plain_token_ids", lambda *of: given.append(len(of[1])) or some(*of))
+    rows = plain_token_ids(tokenizer, texts, add_special_tokens=True)
+    assert rows == whole and given == [8, 8, 4]
+    numbers = {id(token) for row in rows for token in row}
+    assert max(map(max, rows)) > 256 and len(numbers) == len({token for row in rows for token in row})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from script_runs import Done, rows, run_in_processes, run_script
 
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.reading import write_examples, write_feedback
+from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyBertConfig, TinyGPT2Config
 
 SLOW = pytest.mark.slow
@@ -20,6 +21,7 @@ WORDS = ("red", "blue", "green", "plum", "pear", "lime")
 RATE = ("dropout=0", "optimizer.lr=1e-3")
 CLASSIFIER = ("train_classifier", "batches.batch_size=2", "batches.micro_batch_size=1", *RATE)
 POLICY = ("batch_size=2", "micro_batch_size=1", "policy.path={}/gpt2", *RATE)
+PACKED = ("batch_size=4", "micro_batch_size=2", "packing=true", "optimizer.eps=1e-4", *RATE)
 REWARD = (
     "train_reward_model",
     "reward_model.batches.batch_size=2",
@@ -31,6 +33,14 @@ CASES = {
     "decoder_classifier": (*CLASSIFIER, "model={}/gpt2"),
     "gedi": ("train_gedi", *POLICY),
     "gedi_adapters": ("train_gedi", *POLICY, "policy=lora"),
+    "packed_texts": ("train_sft", *PACKED, "whole_texts=true", "policy.path={}/gpt2", "max_answer_tokens=9"),
+    "packed_answers": (
+        "train_sft",
+        *PACKED,
+        "policy.path={}/t5",
+        "data={}/answers.json",
+        "validation_data={}/answers.json",
+    ),
     "whole_texts": ("train_sft", *POLICY, "whole_texts=true", "max_answer_tokens=9"),
     "segments": (*REWARD, "reward_model=relevance", "model={}/llama"),
     "frozen_segments": (*REWARD, "reward_model=relevance", "model={}/llama", "reward_model.layers.frozen=1"),
@@ -46,6 +56,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [" ".join(WORDS[(n * 5 + k * k) % 6] for k in range(3 + n % 4)) for n in range(12)]
     write_jsonl(path / "texts.jsonl", [{"text": text, "label": "ab"[n % 2]} for n, text in enumerate(texts)])
     write_feedback(path / "feedback.json", cue_records(12))
+    asked = [QAExample(f"x-{n}", "What?", f"What? {text}", (texts[n - 1],), ()) for n, text in enumerate(texts)]
+    write_examples(path / "answers.json", asked)
     save_llama(path / "llama")
     config = save_bert(path / "encoder") / "config.json"
     without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -116,6 +116,10 @@ class TextTower(EncoderModel):
 
     @torch.no_grad()
     def vectors(self, rows: Sequence[Sequence[int]], batch_size: int) -> Tensor:
+        """As `by_length`, without a gradient."""
+        return self.by_length(rows, batch_size)
+
+    def by_length(self, rows: Sequence[Sequence[int]], batch_size: int) -> Tensor:
         """As `forward` of any number of inputs, those of similar length together: fp32 [n, dimension]."""
         vectors = torch.zeros(len(rows), self.dimension, device=self.device)
         for places in length_groups([len(row) for row in rows], batch_size, batch_overhead(self.device)):

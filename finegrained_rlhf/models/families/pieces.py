@@ -36,7 +36,7 @@ def encode_in_pieces(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: T
     """
     if not any(len(prompt.pieces) > 1 for prompt in prompts):
         return seq2seq.encode(model, ids, mask)
-    rows, places = _cut(prompts, ids.shape[1])
+    rows, places = cut_in_pieces(prompts, ids.shape[1])
     lengths = [len(row) for row in rows]
     # Where weights are in shards, all processes must go through the encoder equally often.
     sharded = COMPUTED in vars(model)
@@ -56,8 +56,8 @@ def encode_in_pieces(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: T
     return memory.unflatten(0, tuple(ids.shape))
 
 
-def _cut(prompts: Sequence[Prompt], width: int) -> tuple[list[tuple[int, ...]], list[int]]:
-    """The pieces of all prompts, and where each begins in a flat [P·L]."""
+def cut_in_pieces(prompts: Sequence[Prompt], width: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The pieces of all prompts, and where each begins in a flat [P·L] of rows of `width` tokens."""
     rows, places = [], []
     for number, prompt in enumerate(prompts):
         start = 0

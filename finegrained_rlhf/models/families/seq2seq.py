@@ -189,7 +189,7 @@ def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     Args:
         model: with an encoder.
         ids: int64 [P, L], right-padded.
-        mask: int64 [P, L], 1 = real.
+        mask: int64 [P, L], 1 = real; or bool [P, L, L], True where a token (first) sees another.
 
     Raises:
         ModelError: a prompt has more tokens than the model has positions.
@@ -197,8 +197,16 @@ def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     _check_positions(model, ids.shape[1], 0, "prompt", "max_prompt_tokens")
     if t5.computes(model):
         return t5.t5_encode(model, ids, mask)
-    states: Tensor = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+    states: Tensor = model.get_encoder()(input_ids=ids, attention_mask=_added(model, mask)).last_hidden_state
     return states
+
+
+def _added(model: Any, mask: Tensor) -> Tensor:
+    """A mask as transformers takes it: one of tokens as it is, one of pairs [P, Q, K] as what is added to scores."""
+    if mask.ndim == 2:
+        return mask
+    dtype = next(model.parameters()).dtype
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
 
 
 def decoder_states(
@@ -223,18 +231,33 @@ def decoder_states(
     check_response_length(model, response_ids.shape[1], start)
     before = [torch.full_like(response_ids[:, :1], token) for token in start]
     inputs = torch.cat([*before, response_ids[:, :-1]], dim=1)
+    return decode(model, states, mask, prompt_index, inputs)[:, len(start) - 1 :]
+
+
+def decode(
+    model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, inputs: Tensor, own: Tensor | None = None
+) -> Tensor:
+    """Last decoder hidden states [R, T, D] of decoder inputs.
+
+    Args:
+        model: with a decoder.
+        states: float [P, L, E], the encoded prompts.
+        mask: int64 [P, L]; or bool [R, T, L], True where an input sees a token of the prompt, each row with its own.
+        prompt_index: int64 [R], the prompt of each row.
+        inputs: int64 [R, T], start token first.
+        own: bool [R, T, T], which earlier inputs each may see (T5's family); None for all.
+    """
     if t5.computes(model):
-        hidden = t5.t5_decoder_states(model, states, mask, prompt_index, inputs)
-    else:
-        rows = on_device(prompt_index, states.device)
-        hidden = model.get_decoder()(
-            input_ids=inputs,
-            attention_mask=torch.ones_like(inputs),
-            encoder_hidden_states=states[rows],
-            encoder_attention_mask=mask[rows],
-            use_cache=False,
-        ).last_hidden_state
-    return hidden[:, len(start) - 1 :]
+        return t5.t5_decoder_states(model, states, mask, prompt_index, inputs, own)
+    rows = on_device(prompt_index, states.device)
+    hidden: Tensor = model.get_decoder()(
+        input_ids=inputs,
+        attention_mask=torch.ones_like(inputs) if own is None else _added(model, own.tril()),
+        encoder_hidden_states=states[rows],
+        encoder_attention_mask=_added(model, mask[rows]),
+        use_cache=False,
+    ).last_hidden_state
+    return hidden
 
 
 def check_response_length(model: Any, tokens: int, start: tuple[int, ...]) -> None:

@@ -44,7 +44,7 @@ def t5_encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     Args:
         model: one that this module `computes`.
         ids: int64 [P, L], right-padded.
-        mask: int64 [P, L], 1 = real.
+        mask: int64 [P, L], 1 = real; or bool [P, L, L], True where a token (first) sees another.
     """
     stack = model.encoder
     hidden: Tensor = stack.embed_tokens(ids)
@@ -53,34 +53,43 @@ def t5_encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
         attention = block.layer[0].SelfAttention
         if attention.has_relative_attention_bias:
             bias = relative_bias(attention, ids.shape[1], bidirectional=True)
-            bias = _as_computed(bias.masked_fill(~mask.bool()[:, None, None, :], -torch.inf))
+            bias = _as_computed(bias.masked_fill(~_seen(mask), -torch.inf))
         hidden = _run(block, _encoder_block, block, hidden, bias)
     states: Tensor = stack.final_layer_norm(hidden)
     return states
 
 
-def t5_decoder_states(model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, inputs: Tensor) -> Tensor:
+def _seen(mask: Tensor) -> Tensor:
+    """A mask of tokens [P, L], or of pairs [P, Q, L], as a bool one that broadcasts to [P, H, Q, L]."""
+    return mask.bool()[:, None, None] if mask.ndim == 2 else mask[:, None]
+
+
+def t5_decoder_states(
+    model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, inputs: Tensor, own: Tensor | None = None
+) -> Tensor:
     """Last decoder hidden states [R, T, D] of decoder inputs.
 
     Args:
         model: one that this module `computes`.
         states: float [P, L, D], the encoded prompts.
-        mask: int64 [P, L].
+        mask: int64 [P, L]; or bool [R, T, L], True where an input sees a token of the prompt, each row with its own.
         prompt_index: int64 [R], the prompt of each row. The work of a prompt is shared where its rows are contiguous
             and every prompt has equally many.
         inputs: int64 [R, T], start token first. Padding needs no mask: it comes last, and real tokens look back only.
+        own: bool [R, T, T], which earlier inputs each may see; None for all.
     """
     if not rows_are_shared(prompt_index, states.shape[0]):
         rows = on_device(prompt_index, states.device)
         states, mask = states[rows], mask[rows]
     stack = model.decoder
     hidden: Tensor = stack.embed_tokens(inputs)
-    seen = mask.bool()[:, None, None, :]
+    seen = _seen(mask)
     bias: Tensor | None = None
     for block in stack.block:
         attention = block.layer[0].SelfAttention
         if attention.has_relative_attention_bias:
-            bias = _as_computed(causal_bias(attention, inputs.shape[1]))
+            bias = causal_bias(attention, inputs.shape[1])
+            bias = _as_computed(bias if own is None else bias.masked_fill(~own[:, None], -torch.inf))
         hidden = _run(block, _decoder_block, block, hidden, bias, states, seen)
     last: Tensor = stack.final_layer_norm(hidden)
     return last

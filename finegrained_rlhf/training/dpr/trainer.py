@@ -192,7 +192,8 @@ class DprTrainer(SupervisedModelTrainer[DprExample]):
         def computed(number: int) -> Tensor:
             seed_everything(self.job.seed, "dropout", step, self.processes.rank, name, number)  # alike in both passes
             with self.processes.autocast():
-                vectors: Tensor = tower([texts[i] for i in parts[number]])
+                rows = [texts[i] for i in parts[number]]
+                vectors: Tensor = tower.by_length(rows, len(rows)) if self.job.packing else tower(rows)
             return vectors
 
         vectors = torch.zeros(len(texts), tower.dimension, device=tower.device)

@@ -108,16 +108,18 @@ def whole_texts(prompts: Sequence[Prompt], policy: Policy, max_tokens: int) -> l
     ]
 
 
-def answer_loss(policy: Policy, items: Sequence[Demonstration]) -> Tensor:
-    """Σ −log p(token) over the answers of some demonstrations, in nats: [] with a gradient."""
-    ids, mask = pad_rows([item.answer_ids for item in items], policy.pad_id)
-    places = mask.flatten().nonzero().squeeze(1)
-    ids, places = on_device(ids, policy.device), on_device(places, policy.device)
-    memory = policy.encode([item.prompt for item in items])
-    states = policy.hidden(memory, torch.arange(len(items)), ids)
-    logits = policy.head(states.flatten(0, 1).index_select(0, places))
-    answers = ids.flatten().index_select(0, places)
-    return nn.functional.cross_entropy(logits.float(), answers, reduction="sum")
+def answer_loss(policy: Policy, items: Sequence[Demonstration], in_rows: bool = False) -> Tensor:
+    """Σ −log p(token) over the answers of some demonstrations, in nats: [] with a gradient.
+
+    Args:
+        policy: that imitates them.
+        items: at least one.
+        in_rows: as in `Policy.answer_states`.
+    """
+    states = policy.answer_states([item.prompt for item in items], [item.answer_ids for item in items], in_rows)
+    answers = torch.tensor([token for item in items for token in item.answer_ids])
+    logits = policy.head(states)
+    return nn.functional.cross_entropy(logits.float(), on_device(answers, policy.device), reduction="sum")
 
 
 class SFTTrainer(SupervisedPolicyTrainer[Demonstration]):
@@ -133,9 +135,14 @@ class SFTTrainer(SupervisedPolicyTrainer[Demonstration]):
     longest_first: ClassVar[bool] = True
     score_name = "RougeLSum"
 
+    @property
+    def in_rows(self) -> bool:
+        """See `AdditiveTrainer`."""
+        return self.job.packing and self.policy.takes_rows
+
     def objective(self, examples: Sequence[Demonstration], count: float, step: int) -> tuple[Tensor, Tensor]:
         """The loss, and [2]: itself, answer tokens."""
-        loss = answer_loss(self.policy, examples) / count
+        loss = answer_loss(self.policy, examples, self.in_rows) / count
         return loss, torch.stack([loss.detach(), torch.full_like(loss, float(self.count(examples)))])
 
     def means(self, sums: Tensor) -> dict[str, float]:

@@ -83,11 +83,15 @@ class EpochsRun(SupervisedRun):
     Attributes:
         optimizer: rates and schedule.
         epochs: passes over the data; used where `total_steps` is None.
+        packing: pad less, which changes a step by rounding alone (dropout draws apart). Policies of T5's family and
+            decoder-only ones lay the examples of a micro-batch one behind the other in rows; of what cannot,
+            micro-batches are cut by length so that padding costs least.
         dropout: rate everywhere in what is trained; None keeps the model's own.
     """
 
     optimizer: OptimizerConfig
     epochs: Epochs = 1
+    packing: Annotated[bool, harmless] = False
     dropout: Annotated[float | None, at_least(0), below(1)] = None
 
     def steps(self, examples: int) -> int:

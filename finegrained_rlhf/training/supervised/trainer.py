@@ -202,6 +202,11 @@ class SupervisedTrainer(OptimizerTrainer, Generic[Example]):
 class AdditiveTrainer(SupervisedTrainer[Example]):
     """Trains by a loss that adds up over examples, which are not compared with one another."""
 
+    @property
+    def in_rows(self) -> bool:
+        """Whether `objective` lays examples one behind the other, so that they need not be of similar length."""
+        return False
+
     @abstractmethod
     def objective(self, examples: Sequence[Example], count: float, step: int) -> tuple[Tensor, Tensor]:
         """Examples' part of the loss, and their sums, under the precision of the run.
@@ -221,10 +226,11 @@ class AdditiveTrainer(SupervisedTrainer[Example]):
         Args:
             examples: of this process; may be none.
             size: at most so many together; None takes all.
-            learn: whether they are trained on; in a validation they are cut so that padding costs least.
+            learn: whether they are trained on; in a validation, and with `packing` where the objective does not lay
+                them in rows, they are cut so that padding costs least.
         """
         size = size or max(1, len(examples))
-        if learn:
+        if learn and (self.in_rows or not self.job.packing):
             ordered = sorted(examples, key=self.length, reverse=self.longest_first)
             return [ordered[start : start + size] for start in range(0, len(ordered), size)]
         places = length_groups([self.length(one) for one in examples], size, batch_overhead(self.processes.device))
