@@ -17,7 +17,7 @@ from transformers import T5ForConditionalGeneration
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import plain, plain_rewards, ppo_step, sampling, scaling
+from benchmarks import draft, plain, plain_rewards, ppo_step, sampling, scaling
 from benchmarks.equality import check_equality
 from benchmarks.families import (
     CAUSAL,
@@ -89,6 +89,15 @@ SHAPE = T5Shape(width=2, inner=4, layers=3, heads=1)
 def test_a_wrong_argument_is_one_clear_error(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ppo_step.main(arguments)
+
+
+def test_answers_that_copy_are_drafted_and_a_script_is_what_comes_out() -> None:
+    profile = choose_profile({"profile": "tiny", "family": "llama"})
+    (line,) = draft.measure(draft.policy_of(profile), profile, 3, 0.9, rounds=1)
+    assert line["tokens a step"] > 1 and line["fed a token"] >= 1 and line["with, s"] > 0
+    for wrong in ("rounds=0", "data=x.json", "family=t5"):
+        with pytest.raises(ConfigError):
+            draft.main([wrong])
 
 
 def test_sampling_measures_every_vocabulary_and_refuses_wrong_arguments() -> None:
