@@ -1,0 +1,164 @@
+"""Learning what a question needs: a distribution over the sentences of its passages, from what its gold answer says.
+
+A softmax over the sentences of each question is fitted to the gold answer's shares of them, so that sentences compete
+within a question. Which features are read and how strongly the vectors' weights are held to 0 is chosen by inner folds
+of questions. Where a sentence stands, and how many others repeat it, may only be read where that tells needed
+sentences better *and* the cut beginning of the first passage gains nothing by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.metrics.grounding import facts_recalled
+from finegrained_rlhf.text.trivial import cut_lead
+from reward_models.bottleneck.config import BottleneckConfig
+from reward_models.bottleneck.features import NEED, Array, Source, stems
+from reward_models.bottleneck.lists import RatedList, fit_lists
+from reward_models.bottleneck.model import Bottleneck, Head, relative
+from reward_models.training.logistic import INNER_FOLDS
+
+RIDGE = 10.0
+"""Of the features that are no vectors, on features of spread 1."""
+VECTOR_RIDGES = (300.0, 1000.0, 3000.0, np.inf)
+"""Of the vectors' products; with the last they are left out."""
+PLACES: tuple[tuple[str, ...], ...] = ((), ("place",), ("shared",), ("place", "shared"))
+_EVEN = 1e-6
+
+
+@dataclass(frozen=True)
+class NeedChoice:
+    """What inner folds say of one way to tell what is needed.
+
+    Attributes:
+        read: the groups of `NEED` that are read beside words.
+        vector_ridge: of the vectors' products; infinite where they are left out.
+        precision: mean average precision of the held-out questions' sentences; sentences that the gold answer says are
+            the right ones.
+        above_lead: in which share of the questions whose cut lead lacks the gold answer's facts the gold answer says
+            more of what is needed than the cut lead.
+        needs: of each question's sentences, told without the question.
+    """
+
+    read: tuple[str, ...]
+    vector_ridge: float
+    precision: float
+    above_lead: float
+    needs: Sequence[Array] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the needs; a ridge of null leaves the vectors out."""
+        ridge = self.vector_ridge if np.isfinite(self.vector_ridge) else None
+        known = {"read": list(self.read), "vector_ridge": ridge}
+        return {**known, "average_precision": self.precision, "above_lead": self.above_lead}
+
+
+@dataclass(frozen=True)
+class _Question:
+    source: Source
+    rows: Array
+    shares: Array
+    needed: Array
+    gap: Array | None
+    """How much more of each sentence the gold answer has than the cut lead; None where the lead has facts of it."""
+
+
+def fit_need(model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig) -> NeedChoice:
+    """Fit, in place, what is needed; the model holds what inner folds say of the questions that it learnt from.
+
+    Raises:
+        DataError: no record has a gold answer that says a sentence of its passages.
+    """
+    questions = [_question(model, record, config.needed) for record in records if record.gold is not None]
+    questions = [one for one in questions if one.needed.any()]
+    if len(questions) < 2:
+        raise DataError(
+            "fewer than two records have a gold answer that says a sentence of its passages, which tells what is needed"
+        )
+    choice = chosen([_inner(questions, *one) for one in product(PLACES if config.place else PLACES[:1], VECTOR_RIDGES)])
+    model.set_need(_fit(questions, choice.read, choice.vector_ridge))
+    model.hold({one.source: need for one, need in zip(questions, choice.needs, strict=True)})
+    return choice
+
+
+def chosen(choices: Sequence[NeedChoice]) -> NeedChoice:
+    """The most precise choice; one that reads place or repetition must not be worse against the cut lead than without.
+
+    What it is held against is the most precise choice without them.
+    """
+    bare = max((one for one in choices if not one.read), key=lambda one: one.precision)
+    rest = [one for one in choices if one.precision > bare.precision and one.above_lead >= bare.above_lead]
+    return max(rest, key=lambda one: one.precision, default=bare)
+
+
+def gold_shares(source: Source, gold: str, pieces: Sequence[str]) -> Array:
+    """How far a gold answer says each sentence, [N]: the mean of what it has of the sentence, and the sentence of it.
+
+    Args:
+        source: the question.
+        gold: the answer.
+        pieces: its sub-sentences.
+    """
+    words_of = [frozenset(stems(piece)) - source.asked for piece in pieces]
+    return source.shares(frozenset(stems(gold)) - source.asked, [words for words in words_of if len(words) > 1])
+
+
+def average_precision(values: Array, right: Array) -> float:
+    """Of items in the order of falling values, the mean of the share of right ones down to each right one."""
+    hits = right[np.argsort(-values, kind="stable")]
+    return float((np.cumsum(hits) / np.arange(1, len(hits) + 1))[hits].mean())
+
+
+def _question(model: Bottleneck, record: FeedbackRecord, needed: float) -> _Question:
+    assert record.gold is not None
+    source = model.source(record.question, record.passages)
+    shares = gold_shares(source, record.gold, [record.gold[a:b] for a, b in model.segmenter.sub_sentences(record.gold)])
+    lead = cut_lead([passage.text for passage in record.passages]) or ""
+    recalled, facts = facts_recalled(lead, (record.gold,), record.question)
+    gap = None if recalled or not facts else source.covered_by(record.gold) - source.covered_by(lead)
+    return _Question(source, source.need_rows, shares, shares > needed, gap)
+
+
+def _inner(questions: Sequence[_Question], read: tuple[str, ...], vector_ridge: float) -> NeedChoice:
+    needs: dict[int, Array] = {}
+    for fold in range(INNER_FOLDS):
+        inside = [one for i, one in enumerate(questions) if i % INNER_FOLDS != fold]
+        held_out = range(fold, len(questions), INNER_FOLDS)
+        if inside and held_out:
+            head = _fit(inside, read, vector_ridge)
+            needs |= {i: relative(head(questions[i].rows)) for i in held_out}
+    ordered = [needs[i] for i in range(len(questions))]
+    precision = [average_precision(need, one.needed) for need, one in zip(ordered, questions, strict=True)]
+    above = [bool(need @ one.gap > 0) for need, one in zip(ordered, questions, strict=True) if one.gap is not None]
+    return NeedChoice(read, vector_ridge, float(np.mean(precision)), float(np.mean(above or [0.0])), ordered)
+
+
+def _fit(questions: Sequence[_Question], read: Sequence[str], vector_ridge: float) -> Head:
+    rows = np.concatenate([one.rows for one in questions])
+    columns = _columns(rows.shape[1], read, vector_ridge)
+    inside = np.concatenate([one.rows - one.rows.mean(0) for one in questions])[:, columns].std(0)
+    scale = np.where(inside > _EVEN, inside, 1.0)
+    ridge = np.where(columns < sum(NEED.values()), RIDGE, vector_ridge)
+    lists = [RatedList(one.rows[:, columns] / scale, _target(one)) for one in questions]
+    weights = np.zeros(rows.shape[1])
+    weights[columns] = fit_lists(lists, ridge) / scale
+    return Head(weights)
+
+
+def _target(one: _Question) -> Array:
+    shares = one.shares * one.needed
+    return np.asarray(shares / shares.sum())
+
+
+def _columns(width: int, read: Sequence[str], vector_ridge: float) -> NDArray[np.intp]:
+    groups = [name for name, size in NEED.items() for _ in range(size)]
+    kept = [i for i, name in enumerate(groups) if name == "words" or name in read]
+    return np.array([*kept, *range(len(groups), width if np.isfinite(vector_ridge) else len(groups))])
