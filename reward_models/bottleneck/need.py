@@ -9,7 +9,7 @@ sentences better *and* the cut beginning of the first passage gains nothing by i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -28,8 +28,10 @@ from reward_models.training.logistic import INNER_FOLDS
 
 RIDGE = 10.0
 """Of the features that are no vectors, on features of spread 1."""
-VECTOR_RIDGES = (300.0, 1000.0, 3000.0, np.inf)
+VECTOR_RIDGES = (100.0, 300.0, 1000.0, 3000.0, np.inf)
 """Of the vectors' products; with the last they are left out."""
+DIRECTIONS = 64
+"""So many directions of the vectors' products are read: those in which the sentences of a question differ most."""
 PLACES: tuple[tuple[str, ...], ...] = ((), ("place",), ("shared",), ("place", "shared"))
 _EVEN = 1e-6
 
@@ -75,7 +77,7 @@ def fit_need(model: Bottleneck, records: Sequence[FeedbackRecord], config: Bottl
     """Fit, in place, what is needed; the model holds what inner folds say of the questions that it learnt from.
 
     Raises:
-        DataError: no record has a gold answer that says a sentence of its passages.
+        DataError: no two records have a gold answer that says a sentence of its passages.
     """
     questions = [_question(model, record, config.needed) for record in records if record.gold is not None]
     questions = [one for one in questions if one.needed.any()]
@@ -83,10 +85,27 @@ def fit_need(model: Bottleneck, records: Sequence[FeedbackRecord], config: Bottl
         raise DataError(
             "fewer than two records have a gold answer that says a sentence of its passages, which tells what is needed"
         )
-    choice = chosen([_inner(questions, *one) for one in product(PLACES if config.place else PLACES[:1], VECTOR_RIDGES)])
-    model.set_need(_fit(questions, choice.read, choice.vector_ridge))
+    basis = _basis(questions)
+    read = [replace(one, rows=one.rows @ basis) for one in questions]
+    choice = chosen([_inner(read, *one) for one in product(PLACES if config.place else PLACES[:1], VECTOR_RIDGES)])
+    model.set_need(Head(basis @ _fit(read, choice.read, choice.vector_ridge)))
     model.hold({one.source: need for one, need in zip(questions, choice.needs, strict=True)})
     return choice
+
+
+def _basis(questions: Sequence[_Question]) -> Array:
+    """What is read of a sentence as a linear function of its features, [Σ NEED + D, Σ NEED + DIRECTIONS].
+
+    Features of spread 1 within a question, and the first principal directions of those that are vectors' products.
+    """
+    rows = np.concatenate([one.rows - one.rows.mean(0) for one in questions])
+    spread, plain = rows.std(0), sum(NEED.values())
+    scale = np.where(spread > _EVEN, spread, 1.0)
+    vectors = rows[:, plain:] / scale[plain:]
+    directions = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1][:, :DIRECTIONS]
+    basis = np.zeros((len(scale), plain + directions.shape[1]))
+    basis[:plain, :plain], basis[plain:, plain:] = np.eye(plain), directions
+    return np.asarray(basis / scale[:, None])
 
 
 def chosen(choices: Sequence[NeedChoice]) -> NeedChoice:
@@ -133,24 +152,20 @@ def _inner(questions: Sequence[_Question], read: tuple[str, ...], vector_ridge: 
         inside = [one for i, one in enumerate(questions) if i % INNER_FOLDS != fold]
         held_out = range(fold, len(questions), INNER_FOLDS)
         if inside and held_out:
-            head = _fit(inside, read, vector_ridge)
-            needs |= {i: relative(head(questions[i].rows)) for i in held_out}
+            weights = _fit(inside, read, vector_ridge)
+            needs |= {i: relative(questions[i].rows @ weights) for i in held_out}
     ordered = [needs[i] for i in range(len(questions))]
     precision = [average_precision(need, one.needed) for need, one in zip(ordered, questions, strict=True)]
     above = [bool(need @ one.gap > 0) for need, one in zip(ordered, questions, strict=True) if one.gap is not None]
     return NeedChoice(read, vector_ridge, float(np.mean(precision)), float(np.mean(above or [0.0])), ordered)
 
 
-def _fit(questions: Sequence[_Question], read: Sequence[str], vector_ridge: float) -> Head:
-    rows = np.concatenate([one.rows for one in questions])
-    columns = _columns(rows.shape[1], read, vector_ridge)
-    inside = np.concatenate([one.rows - one.rows.mean(0) for one in questions])[:, columns].std(0)
-    scale = np.where(inside > _EVEN, inside, 1.0)
+def _fit(questions: Sequence[_Question], read: Sequence[str], vector_ridge: float) -> Array:
+    columns = _columns(questions[0].rows.shape[1], read, vector_ridge)
     ridge = np.where(columns < sum(NEED.values()), RIDGE, vector_ridge)
-    lists = [RatedList(one.rows[:, columns] / scale, _target(one)) for one in questions]
-    weights = np.zeros(rows.shape[1])
-    weights[columns] = fit_lists(lists, ridge) / scale
-    return Head(weights)
+    weights = np.zeros(questions[0].rows.shape[1])
+    weights[columns] = fit_lists([RatedList(one.rows[:, columns], _target(one)) for one in questions], ridge)
+    return weights
 
 
 def _target(one: _Question) -> Array:
