@@ -264,10 +264,9 @@ def _trivial_of(asked: Mapping[str, Any], seed: int) -> dict[str, Any]:
         for name in names
     }
 
-    def above(name: str, ids: Sequence[str]) -> dict[str, Any]:
-        return share_of(
-            [(id, asked[id]["values"]["gold"]["total"] > asked[id]["values"][name]["total"]) for id in ids], seed
-        )
+    def above(name: str, ids: Sequence[str]) -> dict[str, Any] | None:
+        flags = [(id, asked[id]["values"]["gold"]["total"] > asked[id]["values"][name]["total"]) for id in ids]
+        return share_of(flags, seed) if flags else None
 
     lacking = [id for id, one in asked.items() if one["lead_lacks_gold"]]
     others = [id for id in asked if id not in set(lacking)]
@@ -282,8 +281,8 @@ def _trivial_of(asked: Mapping[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def _interval(value: Mapping[str, float], key: str = "ranked_right") -> str:
-    return f"{value[key]:.3f} [{value['low']:.2f}, {value['high']:.2f}]"
+def _interval(value: Mapping[str, float] | None, key: str = "ranked_right") -> str:
+    return "–" if value is None else f"{value[key]:.3f} [{value['low']:.2f}, {value['high']:.2f}]"
 
 
 def _need_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -355,10 +354,10 @@ def _goals(row: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
     for one in row["changes"]:
         if one["direction"] == "fall":
             yield f"{one['change']}, {one['role']}: right in 0.80", _interval(one), one["low"] - 0.8
-    lead = row["trivial"]["gold_above_lead_that_lacks"]
-    yield "gold above a cut lead that lacks its facts in 0.90", _interval(lead), lead["low"] - 0.9
-    below = row["price"]["below_median"]
-    yield "price below the median answer in 0.90", _interval(below), below["low"] - 0.9
+    if lead := row["trivial"]["gold_above_lead_that_lacks"]:
+        yield "gold above a cut lead that lacks its facts in 0.90", _interval(lead), lead["low"] - 0.9
+    if below := row["price"]["below_median"]:
+        yield "price below the median answer in 0.90", _interval(below), below["low"] - 0.9
 
 
 def _goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
