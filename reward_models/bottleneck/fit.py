@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +19,11 @@ from finegrained_rlhf.rewards.stress.reading import item_of
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
 from reward_models.bottleneck.lists import RatedList, best_of, fit_answers
-from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, Bottleneck, Head
-from reward_models.bottleneck.need import NeedChoice, fit_need
+from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, PREFERRED, RELEVANT, Bottleneck, Head
+from reward_models.bottleneck.need import LearntNeed, learn_need
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.pairs import Matching
-from reward_models.training.logistic import CountedItems, fit_counts
+from reward_models.training.logistic import CountedItems, fit_counts, inner_losses
 
 ANSWERS = COMPONENTS[2:]
 SIGNS = dict(
@@ -59,12 +60,14 @@ class Lessons:
         sources: their questions, by id of the record.
         worse: by component of whole answers and id of the record, of each answer those that are worse than it.
         changes: what is planted.
+        gold: whether gold answers stand above the answers to their questions.
     """
 
     records: Sequence[FeedbackRecord]
     sources: Mapping[str, Source]
     worse: Mapping[str, Mapping[str, Mapping[int, Sequence[int]]]]
     changes: Sequence[Change]
+    gold: bool = False
 
 
 def lessons_of(
@@ -84,18 +87,41 @@ def lessons_of(
         assert isinstance(kind, PairKind)
         for pair in kind.pairs(records, model.segmenter, settings.matching).pairs:
             of.setdefault(pair.record.id, {}).setdefault(pair.better, []).append(pair.worse)
-    return Lessons(records, sources, worse, planted_changes(records, config, settings.seed))
+    return Lessons(records, sources, worse, planted_changes(records, config, settings.seed), config.gold)
 
 
 def fit_bottleneck(
     model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig, settings: FitSettings
-) -> NeedChoice:
+) -> LearntNeed:
     """Fit all heads of a model, in place: `fit_need`, then `fit_components` on what inner folds say is needed."""
     lessons = lessons_of(model, records, config, settings)
-    choice = fit_need(model, records, config)
+    learnt = fit_need(model, lessons, settings.kinds, config)
     fit_components(model, lessons, settings.kinds)
     model.hold({})
-    return choice
+    return learnt
+
+
+def fit_need(model: Bottleneck, lessons: Lessons, kinds: Mapping[str, Kind], config: BottleneckConfig) -> LearntNeed:
+    """Fit, in place, what is needed: by gold answers, or by people's corrected answers too.
+
+    It is the one by which inner folds meet people's marks of relevance with less loss. The model then holds what inner
+    folds say of the questions that it was fitted to.
+
+    Raises:
+        DataError: no two records have a gold answer that says a sentence of its passages.
+    """
+    kind, losses = kinds[RELEVANT], []
+    assert isinstance(kind, SegmentKind)
+    ways = [learn_need(model, lessons.records, config, corrected) for corrected in (False, True)]
+    for learnt in ways:
+        learnt.give(model)
+        items = list(_segment_items(model, kind, lessons))
+        head = fit_signed(partial(_fit_segments, items), SIGNS[RELEVANT]) if items else None
+        columns = [] if head is None else np.flatnonzero(head.weights).tolist()
+        losses.append(min(inner_losses(items, columns, pairs=False)) if columns else math.inf)
+    best = ways[int(np.argmin(losses))]
+    best.give(model)
+    return best
 
 
 def fit_components(
@@ -177,12 +203,16 @@ def _segment_items(model: Bottleneck, kind: SegmentKind, lessons: Lessons) -> It
 
 
 def _people_lists(model: Bottleneck, name: str, lessons: Lessons) -> list[list[RatedList]]:
-    """Of each question, each answer above all those that are worse than it."""
+    """Of each question, each answer above all those that are worse than it, and the gold answer where asked for."""
     made = []
     for record in lessons.records:
-        if worse := lessons.worse[name].get(record.id):
+        worse = lessons.worse[name].get(record.id, {})
+        gold = record.gold if lessons.gold and name == PREFERRED else None
+        if worse or gold is not None:
             rows = [model.features(name, lessons.sources[record.id], text) for text in record.predictions]
             made.append([best_of(rows[better], [rows[i] for i in under]) for better, under in worse.items()])
+            if gold is not None:
+                made[-1].append(best_of(model.features(name, lessons.sources[record.id], gold), rows))
     return made
 
 

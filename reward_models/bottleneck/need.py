@@ -1,14 +1,15 @@
-"""Learning what a question needs: a distribution over the sentences of its passages, from what its gold answer says.
+"""Learning what a question needs: a distribution over the sentences of its passages, from what people's answers say.
 
 A softmax over the sentences of each question is fitted to the gold answer's shares of them, so that sentences compete
-within a question. Which features are read and how strongly the vectors' weights are held to 0 is chosen by inner folds
-of questions. Where a sentence stands, and how many others repeat it, may only be read where that tells needed
-sentences better *and* the cut beginning of the first passage gains nothing by it.
+within a question; or to those of the gold answer and of people's corrected answers. Which features are read and how
+strongly the vectors' weights are held to 0 is chosen by inner folds of questions. Where a sentence stands, and how many
+others repeat it, may only be read where that tells needed sentences better *and* the cut beginning of the first passage
+gains nothing by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -56,41 +57,72 @@ class NeedChoice:
     above_lead: float
     needs: Sequence[Array] = field(repr=False)
 
+
+@dataclass(frozen=True)
+class LearntNeed:
+    """What is needed, as it was learnt.
+
+    Attributes:
+        choice: by inner folds.
+        corrected: whether people's corrected answers taught it beside gold answers.
+        head: on all questions.
+        held: of each question's sentences, told without the question.
+    """
+
+    choice: NeedChoice
+    corrected: bool
+    head: Head
+    held: Mapping[Source, Array] = field(repr=False)
+
+    def give(self, model: Bottleneck) -> None:
+        """Let a model take the head, and hold what was told of the questions that it was fitted to."""
+        model.set_need(self.head)
+        model.hold(self.held)
+
     def to_json(self) -> dict[str, Any]:
-        """All but the needs; a ridge of null leaves the vectors out."""
-        ridge = self.vector_ridge if np.isfinite(self.vector_ridge) else None
-        known = {"read": list(self.read), "vector_ridge": ridge}
-        return {**known, "average_precision": self.precision, "above_lead": self.above_lead}
+        """What was chosen, and what inner folds say of it; a ridge of null leaves the vectors out."""
+        choice = self.choice
+        ridge = choice.vector_ridge if np.isfinite(choice.vector_ridge) else None
+        known = {"corrected": self.corrected, "read": list(choice.read), "vector_ridge": ridge}
+        return {**known, "average_precision": choice.precision, "above_lead": choice.above_lead}
 
 
 @dataclass(frozen=True)
 class _Question:
     source: Source
     rows: Array
-    shares: Array
+    target: Array
     needed: Array
     gap: Array | None
     """How much more of each sentence the gold answer has than the cut lead; None where the lead has facts of it."""
 
 
-def fit_need(model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig) -> NeedChoice:
-    """Fit, in place, what is needed; the model holds what inner folds say of the questions that it learnt from.
+def learn_need(
+    model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig, corrected: bool = False
+) -> LearntNeed:
+    """Learn what is needed.
+
+    Args:
+        model: whose encoder reads the questions.
+        records: with gold answers; others are left out.
+        config: of the bottleneck.
+        corrected: learn from people's corrected answers too.
 
     Raises:
         DataError: no two records have a gold answer that says a sentence of its passages.
     """
-    questions = [_question(model, record, config.needed) for record in records if record.gold is not None]
-    questions = [one for one in questions if one.needed.any()]
-    if len(questions) < 2:
+    questions = [_question(model, record, config.needed, corrected) for record in records if record.gold is not None]
+    questions = [one for one in questions if one.target.any()]
+    if len(questions) < 2 or not any(one.needed.any() for one in questions):
         raise DataError(
             "fewer than two records have a gold answer that says a sentence of its passages, which tells what is needed"
         )
     basis = _basis(questions)
     read = [replace(one, rows=one.rows @ basis) for one in questions]
     choice = chosen([_inner(read, *one) for one in product(PLACES if config.place else PLACES[:1], VECTOR_RIDGES)])
-    model.set_need(Head(basis @ _fit(read, choice.read, choice.vector_ridge)))
-    model.hold({one.source: need for one, need in zip(questions, choice.needs, strict=True)})
-    return choice
+    head = Head(basis @ _fit(read, choice.read, choice.vector_ridge))
+    held = {one.source: need for one, need in zip(questions, choice.needs, strict=True)}
+    return LearntNeed(choice, corrected, head, held)
 
 
 def _basis(questions: Sequence[_Question]) -> Array:
@@ -118,16 +150,16 @@ def chosen(choices: Sequence[NeedChoice]) -> NeedChoice:
     return max(rest, key=lambda one: one.precision, default=bare)
 
 
-def gold_shares(source: Source, gold: str, pieces: Sequence[str]) -> Array:
-    """How far a gold answer says each sentence, [N]: the mean of what it has of the sentence, and the sentence of it.
+def said_shares(source: Source, answer: str, pieces: Sequence[str]) -> Array:
+    """How far an answer says each sentence, [N]: the mean of what it has of the sentence, and the sentence of it.
 
     Args:
         source: the question.
-        gold: the answer.
+        answer: the answer, of people.
         pieces: its sub-sentences.
     """
     words_of = [frozenset(stems(piece)) - source.asked for piece in pieces]
-    return source.shares(frozenset(stems(gold)) - source.asked, [words for words in words_of if len(words) > 1])
+    return source.shares(frozenset(stems(answer)) - source.asked, [words for words in words_of if len(words) > 1])
 
 
 def average_precision(values: Array, right: Array) -> float:
@@ -136,14 +168,19 @@ def average_precision(values: Array, right: Array) -> float:
     return float((np.cumsum(hits) / np.arange(1, len(hits) + 1))[hits].mean())
 
 
-def _question(model: Bottleneck, record: FeedbackRecord, needed: float) -> _Question:
+def _question(model: Bottleneck, record: FeedbackRecord, needed: float, corrected: bool) -> _Question:
     assert record.gold is not None
     source = model.source(record.question, record.passages)
-    shares = gold_shares(source, record.gold, [record.gold[a:b] for a, b in model.segmenter.sub_sentences(record.gold)])
+    texts = [one.corrected_prediction for one in record.marked.values() if corrected and one.corrected_prediction]
+    shares = [
+        said_shares(source, text, [text[a:b] for a, b in model.segmenter.sub_sentences(text)])
+        for text in (record.gold, *texts)
+    ]
     lead = cut_lead([passage.text for passage in record.passages]) or ""
     recalled, facts = facts_recalled(lead, (record.gold,), record.question)
     gap = None if recalled or not facts else source.covered_by(record.gold) - source.covered_by(lead)
-    return _Question(source, source.need_rows, shares, shares > needed, gap)
+    target = np.sum([of * (of > needed) for of in shares], axis=0)
+    return _Question(source, source.need_rows, target, shares[0] > needed, gap)
 
 
 def _inner(questions: Sequence[_Question], read: tuple[str, ...], vector_ridge: float) -> NeedChoice:
@@ -155,8 +192,9 @@ def _inner(questions: Sequence[_Question], read: tuple[str, ...], vector_ridge: 
             weights = _fit(inside, read, vector_ridge)
             needs |= {i: relative(questions[i].rows @ weights) for i in held_out}
     ordered = [needs[i] for i in range(len(questions))]
-    precision = [average_precision(need, one.needed) for need, one in zip(ordered, questions, strict=True)]
-    above = [bool(need @ one.gap > 0) for need, one in zip(ordered, questions, strict=True) if one.gap is not None]
+    pairs = list(zip(ordered, questions, strict=True))
+    precision = [average_precision(need, one.needed) for need, one in pairs if one.needed.any()]
+    above = [bool(need @ one.gap > 0) for need, one in pairs if one.gap is not None]
     return NeedChoice(read, vector_ridge, float(np.mean(precision)), float(np.mean(above or [0.0])), ordered)
 
 
@@ -164,13 +202,9 @@ def _fit(questions: Sequence[_Question], read: Sequence[str], vector_ridge: floa
     columns = _columns(questions[0].rows.shape[1], read, vector_ridge)
     ridge = np.where(columns < sum(NEED.values()), RIDGE, vector_ridge)
     weights = np.zeros(questions[0].rows.shape[1])
-    weights[columns] = fit_lists([RatedList(one.rows[:, columns], _target(one)) for one in questions], ridge)
+    lists = [RatedList(one.rows[:, columns], one.target / one.target.sum()) for one in questions]
+    weights[columns] = fit_lists(lists, ridge)
     return weights
-
-
-def _target(one: _Question) -> Array:
-    shares = one.shares * one.needed
-    return np.asarray(shares / shares.sum())
 
 
 def _columns(width: int, read: Sequence[str], vector_ridge: float) -> NDArray[np.intp]:

@@ -70,6 +70,21 @@ def fit_counts(records: Sequence[CountedItems], columns: Sequence[int], pairs: b
         pairs: fit differences without an intercept.
         balanced: let both labels of segments count the same in all.
     """
+    losses = inner_losses(records, columns, pairs, balanced)
+    return _fit(records, columns, pairs, balanced, RIDGES[int(np.argmin(losses))])
+
+
+def inner_losses(
+    records: Sequence[CountedItems], columns: Sequence[int], pairs: bool, balanced: bool = True
+) -> list[float]:
+    """The log loss of all items over inner folds of records, each judged without its fold, for each of `RIDGES`.
+
+    Args:
+        records: as in `fit_counts`.
+        columns: the same.
+        pairs: the same.
+        balanced: the same.
+    """
     losses = []
     for ridge in RIDGES:
         loss = 0.0
@@ -79,7 +94,7 @@ def fit_counts(records: Sequence[CountedItems], columns: Sequence[int], pairs: b
             if inside and outside:
                 loss += _loss(_fit(inside, columns, pairs, balanced, ridge), outside)
         losses.append(loss)
-    return _fit(records, columns, pairs, balanced, RIDGES[int(np.argmin(losses))])
+    return losses
 
 
 def _fit(

@@ -26,12 +26,13 @@ from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackReco
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
-from reward_models.bottleneck.fit import _fit_segments, fit_signed
+from reward_models.bottleneck.fit import FitSettings, _fit_segments, _people_lists, fit_signed, lessons_of
 from reward_models.bottleneck.lists import RatedList, best_of, fit_answers, fit_lists, list_loss
-from reward_models.bottleneck.model import RECORD, Bottleneck, BottleneckRecord, SentenceEncoder, load_bottleneck
-from reward_models.bottleneck.need import NeedChoice, average_precision, chosen, fit_need
+from reward_models.bottleneck.model import RECORD, Bottleneck, BottleneckRecord, Head, SentenceEncoder, load_bottleneck
+from reward_models.bottleneck.need import NeedChoice, average_precision, chosen, learn_need
 from reward_models.bottleneck_scorer import BottleneckScorer
 from reward_models.job import TrainRewardModel
+from reward_models.kinds import KINDS
 from reward_models.training.logistic import CountedItems, newton
 from reward_models.trust.job import EvaluateRewardModel
 
@@ -224,15 +225,42 @@ def test_place_is_read_only_where_the_cut_lead_gains_nothing() -> None:
 def test_need_is_learnt_within_questions(tmp_path: Path) -> None:
     """What gold answers say is needed most; what is held of a question is told without it."""
     model = Bottleneck(BottleneckRecord("x", "0", "english"), SentenceEncoder(str(save_bert(tmp_path))), {})
-    choice = fit_need(model, feedback(12), BottleneckConfig(place=False))
+    learnt = learn_need(model, feedback(12), BottleneckConfig(place=False))
+    learnt.give(model)
     held = model.source(*[getattr(feedback(1)[0], name) for name in ("question", "passages")])
+    choice = learnt.choice
     assert choice.read == () and choice.precision == 1.0 and choice.above_lead == 0.0  # no lead lacks the facts
     assert model.need(held).argmax() == 0 and model.need(held).max() == 1.0
     inside = model.need(held)
     model.hold({})
     assert not np.array_equal(inside, model.need(held)) and model.need(held).argmax() == 0
     with pytest.raises(DataError, match="fewer than two records have a gold answer"):
-        fit_need(model, [replace(one, gold="Nobody knows.") for one in feedback(3)], BottleneckConfig())
+        learn_need(model, [replace(one, gold="Nobody knows.") for one in feedback(3)], BottleneckConfig())
+
+
+def test_corrected_answers_teach_what_is_needed(tmp_path: Path) -> None:
+    """Gold answers say the first sentence, corrected ones the second: with both, both are needed."""
+    model = Bottleneck(BottleneckRecord("x", "0", "english"), SentenceEncoder(str(save_bert(tmp_path))), {})
+    marks = Feedback((), (), SENTENCES[1])
+    records = [replace(one, feedback=marks) for one in feedback(6)]
+    source = model.source(records[0].question, records[0].passages)
+    needs = []
+    for corrected in (False, True):
+        learn_need(model, records, BottleneckConfig(place=False), corrected).give(model)
+        needs.append(model.need(source))
+    assert needs[0][1] < needs[1][1] and needs[1][1] > 2 * needs[1][2]
+
+
+def test_gold_answers_stand_above_the_others_where_asked_for(tmp_path: Path) -> None:
+    model = Bottleneck(BottleneckRecord("x", "0", "english"), SentenceEncoder(str(save_bert(tmp_path))), {})
+    records = [replace(one, preferences=(0,) * 6) for one in feedback(4)]
+    read = {"relevance": RELEVANCE, "factuality": FACTUALITY, "completeness": COMPLETENESS}
+    model.heads |= {name: Head(np.ones(len(of))) for name, of in read.items()}
+    for gold, count in ((False, 0), (True, 4)):
+        lessons = lessons_of(model, records, BottleneckConfig(gold=gold), FitSettings(KINDS))
+        model.hold(dict.fromkeys(lessons.sources.values(), NEED))
+        lists = _people_lists(model, "preference", lessons)
+        assert len(lists) == count and all(len(one.rows) == 5 for of in lists for one in of)
 
 
 # In a run -------------------------------------------------------------------------------------------------------------

@@ -271,8 +271,14 @@ def _trivial_of(asked: Mapping[str, Any], seed: int) -> dict[str, Any]:
     lacking = [id for id, one in asked.items() if one["lead_lacks_gold"]]
     others = [id for id in asked if id not in set(lacking)]
     supported = [id for id in lacking if not asked[id]["gold_facts_unsupported"]]
+    by_role = {}
+    for role in (*ROLES, "total"):
+        pairs = [(id, *(asked[id]["values"][name][role] for name in ("gold", "cut lead"))) for id in lacking]
+        flags = [(id, gold > lead) for id, gold, lead in pairs if gold is not None and lead is not None]
+        by_role[role] = share_of(flags, seed) if flags else None
     return {
         "means": means,
+        "gold_above_lead_that_lacks_by": by_role,
         "gold_facts": [sum(one[key] for one in asked.values()) for key in ("gold_facts_unsupported", "gold_facts")],
         "gold_above_lead_that_lacks_supported": above("cut lead", supported),
         "gold_above": {name: above(name, list(asked)) for name in names if name != "gold"},
@@ -292,12 +298,13 @@ def _need_table(rows: Sequence[Mapping[str, Any]]) -> str:
         means = [np.mean([of[role] for of in need["weights"]]) for role in ROLES]
         line = {"row": row["row"], "AUC": _interval(need["auc"], "value")}
         line["average precision"] = _interval(need["average_precision"], "value")
-        line["read beside words (fold by fold)"] = "; ".join(_choice(one) for one in choices) if choices[0] else "gold"
+        line["chosen (fold by fold)"] = "; ".join(map(_choice, choices)) if choices[0] else "gold"
         shown.append(line | {"weights of the total": " / ".join(f"{mean:.2f}" for mean in means)})
     need, (unsupported, stated) = rows[0]["need"], rows[0]["trivial"]["gold_facts"]
     return (
         "How well the sentences that a gold answer says are told from the others of its question, in held-out "
-        "questions; what inner folds chose to read (place, shared, vectors with their ridge); the mean weights of "
+        "questions; what inner folds chose (place, shared, vectors with their ridge; to learn from people's corrected "
+        "answers beside gold answers); the mean weights of "
         "relevance, factuality and completeness in the total. Gold answers say no sentence of their passages in "
         f"{need['nothing_needed']} of {need['questions']} questions, and {unsupported:.0f} of their {stated:.0f} "
         f"names, numbers and dates stand in no passage.\n\n{markdown_table(shown, list(shown[0]))}"
@@ -306,7 +313,8 @@ def _need_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _choice(choice: Mapping[str, Any]) -> str:
     ridge = choice["vector_ridge"]
-    return ", ".join([*choice["read"], *([f"vectors {ridge:.0f}"] if ridge else [])]) or "–"
+    parts = [*(["corrected"] if choice["corrected"] else []), *choice["read"]]
+    return ", ".join([*parts, *([f"vectors {ridge:.0f}"] if ridge else [])]) or "–"
 
 
 def _people_table(result: Mapping[str, Any]) -> str:
@@ -366,14 +374,12 @@ def _goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
         for what, value, over in _goals(row)
     ]
-    leads = [
-        {
-            "row": row["row"],
-            "gold above a cut lead that lacks its facts, all of which the passages have": _interval(
-                row["trivial"]["gold_above_lead_that_lacks_supported"]
-            ),
-            "gold above the other cut leads": _interval(row["trivial"]["gold_above_other_leads"]),
-        }
-        for row in rows
-    ]
+    leads = []
+    for row in rows:
+        trivial = row["trivial"]
+        line = {"gold above a cut lead": row["row"]}
+        by_role = trivial["gold_above_lead_that_lacks_by"]
+        line |= {f"that lacks its facts, {role}": _interval(of) for role, of in by_role.items()}
+        line["the same, passages have all its facts"] = _interval(trivial["gold_above_lead_that_lacks_supported"])
+        leads.append({**line, "others": _interval(trivial["gold_above_other_leads"])})
     return f"{markdown_table(shown, list(shown[0]))}\n\n{markdown_table(leads, list(leads[0]))}"

@@ -23,9 +23,9 @@ from finegrained_rlhf.rewards.stress.reading import StressItem
 from finegrained_rlhf.rewards.stress.search import price
 from finegrained_rlhf.text.trivial import cut_lead
 from reward_models.bottleneck.features import Array, Source
-from reward_models.bottleneck.fit import FitSettings, fit_components, lessons_of
+from reward_models.bottleneck.fit import FitSettings, fit_components, fit_need, lessons_of
 from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
-from reward_models.bottleneck.need import average_precision, fit_need, gold_shares
+from reward_models.bottleneck.need import average_precision, said_shares
 from reward_models.bottleneck_scorer import BottleneckScorer
 from reward_models.data.examples import LabelSettings
 from reward_models.kinds import KINDS
@@ -76,7 +76,7 @@ class FoldRun:
         record = BottleneckRecord(row.encoder, encoder.digest, "english")
         self.model = Bottleneck(record, encoder, {}, remembered=None)
         self.lessons = lessons_of(self.model, fold.train, row.config, FitSettings(KINDS, seed=seed))
-        self.choice = fit_need(self.model, fold.train, row.config)
+        self.learnt = fit_need(self.model, self.lessons, KINDS, row.config)
         if row.oracle:
             known = [one for one in (*fold.train, *fold.test) if one.gold is not None]
             self.model.hold({source: shares / shares.max(initial=1e-9) for source, shares in map(self._gold, known)})
@@ -84,7 +84,7 @@ class FoldRun:
     def _gold(self, record: FeedbackRecord) -> tuple[Source, Array]:
         assert record.gold is not None
         source, cut = self.model.source(record.question, record.passages), self.model.segmenter.sub_sentences
-        return source, gold_shares(source, record.gold, [record.gold[start:end] for start, end in cut(record.gold)])
+        return source, said_shares(source, record.gold, [record.gold[start:end] for start, end in cut(record.gold)])
 
     def needed(self) -> dict[str, dict[str, Any]]:
         """Of each held-out question how well the sentences that its gold answer says are told, and what it says."""
@@ -103,7 +103,7 @@ class FoldRun:
 
     def measure(self) -> dict[str, Any]:
         """What `fold_K.json` holds."""
-        choice = {} if self.row.oracle else self.choice.to_json()
+        choice = {} if self.row.oracle else self.learnt.to_json()
         measured: dict[str, Any] = {"choice": choice, "need": self.needed(), "changes": [], "trivial": {}, "judged": {}}
         for left_out in [*(FAMILIES if self.row.config.planted else ()), None]:
             fit_components(self.model, self.lessons, KINDS, left_out)

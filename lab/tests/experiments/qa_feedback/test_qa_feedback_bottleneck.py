@@ -98,7 +98,7 @@ def fold_of(ids: list[str], gold: list[float]) -> dict[str, Any]:
     change = {"name": "swap_name", "family": "swap", "source": "gold", "role": "factuality", "direction": "fall"}
     bought = [{"record": id, "total": 1.0, "median": 2.0} for id in ids]
     return {
-        "choice": {"read": ["place"], "vector_ridge": None, "average_precision": 0.5, "above_lead": 0.5},
+        "choice": {"corrected": False, "read": ["place"], "vector_ridge": None},
         "weights": {"relevance": 1.0, "factuality": 0.5, "completeness": 0.25},
         "need": {id: {"needed": 1, "sentences": 3, "auc": 0.75, "average_precision": 0.5} for id in ids},
         "changes": [{**change, "record": id, "right": i > 0} for i, id in enumerate(ids)],
