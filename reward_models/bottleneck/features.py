@@ -24,6 +24,7 @@ from finegrained_rlhf.metrics.grounding import Statements
 from finegrained_rlhf.text.facts import Fact, content_words, facts_of
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Encode = Callable[[Sequence[str]], Array]
 """Unit vectors of texts, [n, D]."""
 
@@ -182,7 +183,7 @@ class Source:
         order = [[_share(len(pairs & of), len(pairs)) for of in self._order] for pairs in orders]
         return shared / worth, shared / self._size, np.array(order, float).reshape(len(segments), len(self.sentences))
 
-    def _says(self, segments: Sequence[str]) -> NDArray[np.bool_]:
+    def _says(self, segments: Sequence[str]) -> Flags:
         """Whether each of M segments says something of each sentence, [M, N].
 
         It ends with a mark, and from where its own sentence begins up to its end it has a word of the sentence's that
@@ -253,7 +254,7 @@ class Source:
         facts = np.array(words)
         for i, news in enumerate(self._new_facts):
             if news:
-                saying = [_states(segments[k]) for k in np.flatnonzero(clause[:, i] * links[:, i])]
+                saying = [_states(segments[k]) for k in np.flatnonzero(clause[:, i] * links[:, i]).tolist()]
                 facts[i] = sum(any(fact in one for one in saying) for fact in news) / len(news)
         covered = np.stack([words, np.clip(words / HALF, 0.0, 1.0), (links * clause).max(0), facts])
         return np.array(covered @ need / max(float(need.sum()), _TINY))

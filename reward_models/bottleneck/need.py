@@ -22,7 +22,7 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.grounding import facts_recalled
 from finegrained_rlhf.text.trivial import cut_lead
 from reward_models.bottleneck.config import BottleneckConfig
-from reward_models.bottleneck.features import NEED, Array, Source, stems
+from reward_models.bottleneck.features import NEED, Array, Flags, Source, stems
 from reward_models.bottleneck.lists import RatedList, fit_lists
 from reward_models.bottleneck.model import Bottleneck, Head, relative
 from reward_models.training.logistic import INNER_FOLDS
@@ -92,7 +92,7 @@ class _Question:
     source: Source
     rows: Array
     target: Array
-    needed: Array
+    needed: Flags
     gap: Array | None
     """How much more of each sentence the gold answer has than the cut lead; None where the lead has facts of it."""
 
@@ -162,7 +162,7 @@ def said_shares(source: Source, answer: str, pieces: Sequence[str]) -> Array:
     return source.shares(frozenset(stems(answer)) - source.asked, [words for words in words_of if len(words) > 1])
 
 
-def average_precision(values: Array, right: Array) -> float:
+def average_precision(values: Array, right: Flags) -> float:
     """Of items in the order of falling values, the mean of the share of right ones down to each right one."""
     hits = right[np.argsort(-values, kind="stable")]
     return float((np.cumsum(hits) / np.arange(1, len(hits) + 1))[hits].mean())
@@ -195,7 +195,7 @@ def _inner(questions: Sequence[_Question], read: tuple[str, ...], vector_ridge: 
     pairs = list(zip(ordered, questions, strict=True))
     precision = [average_precision(need, one.needed) for need, one in pairs if one.needed.any()]
     above = [bool(need @ one.gap > 0) for need, one in pairs if one.gap is not None]
-    return NeedChoice(read, vector_ridge, float(np.mean(precision)), float(np.mean(above or [0.0])), ordered)
+    return NeedChoice(read, vector_ridge, float(np.mean(precision)), float(np.mean(above)) if above else 0.0, ordered)
 
 
 def _fit(questions: Sequence[_Question], read: Sequence[str], vector_ridge: float) -> Array:
