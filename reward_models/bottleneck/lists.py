@@ -65,7 +65,7 @@ def fit_lists(lists: Sequence[RatedList], ridge: Array) -> Array:
         gradient = rows.T @ (counting * (p - joined.target)) + ridge * solution
         step = np.linalg.solve(curvature + np.diag(ridge), gradient)
         solution = solution - step
-        if np.abs(step).max() < _ENOUGH:
+        if np.abs(step).max(initial=0.0) < _ENOUGH:
             break
     return solution
 

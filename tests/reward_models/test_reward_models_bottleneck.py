@@ -204,6 +204,7 @@ def test_fitted_answers_leave_other_columns_out() -> None:
     questions = [[best_of(row + np.array([1.0, 1.0]), [row, -row])] for row in rng.normal(size=(20, 2))]
     weights = fit_answers(questions, [1])
     assert weights[0] == 0.0 < weights[1]
+    assert fit_answers(questions, []).tolist() == [0.0, 0.0]
 
 
 def test_the_average_precision_of_hand_made_ranks() -> None:
