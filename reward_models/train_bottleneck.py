@@ -50,7 +50,7 @@ def train_bottleneck(
         record = BottleneckRecord(job.model, encoder.digest, job.segmenter)
         model, settings = Bottleneck(record, encoder, {}), FitSettings(kinds, job.completeness.matching, job.seed)
         try:
-            fit_bottleneck(model, records[0], config, settings)
+            learnt = fit_bottleneck(model, records[0], config, settings)
         except DataError as error:
             raise error.at(file=job.data) from None
         with atomic_directory(run.final(job.export)) as directory:
@@ -61,7 +61,8 @@ def train_bottleneck(
             if judged[0]:
                 dev[name] = trust_of(name, *judged).to_json(job.validation_data or job.data)
         write_json(run.state, LoopState(1, 1).to_json(1))
-        run.write_results({"train_examples": len(records[0]), "dev_examples": len(records[1]), "dev": dev})
+        fitted = {"need": learnt.to_json(), "weights": model.weights}
+        run.write_results({"train_examples": len(records[0]), "dev_examples": len(records[1]), **fitted, "dev": dev})
         shown = ", ".join(f"{name} {report['accuracy']:.3f}" for name, report in dev.items())
         print(f"bottleneck: dev accuracy {shown or 'not measured'}")
     processes.barrier()

@@ -102,9 +102,15 @@ def facts_of(text: str, context: str = "") -> list[Fact]:
     facts = [Fact(*match.span(), match.group(), "date") for match in _DATE.finditer(text)]
     facts += _apart(text, facts, [m.span() for m in _NUMBER.finditer(text)], "number")
     names = list(_name_runs(text))
-    inside = {word for run in (*names, *_name_runs(context)) for word in run[2]}
+    inside = {word for run in names for word in run[2]} | _inside(context)
     facts += _apart(text, facts, [run[:2] for run in names if run[2] or text[run[0] : run[1]] in inside], "name")
     return sorted(facts, key=lambda fact: fact.start)
+
+
+@lru_cache(maxsize=1 << 10)
+def _inside(text: str) -> frozenset[str]:
+    """The words of names of a text that no sentence begins with."""
+    return frozenset(word for run in _name_runs(text) for word in run[2])
 
 
 def _apart(text: str, facts: list[Fact], spans: list[tuple[int, int]], kind: FactKind) -> list[Fact]:

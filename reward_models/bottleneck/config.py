@@ -18,20 +18,16 @@ class BottleneckConfig(Settings):
 
     Attributes:
         needed: a passage sentence counts as needed where a gold answer says at least this share of it.
-        ridge: of the head that tells what is needed, on standardised features.
-        vector_ridge: the same of the features that are the encoder's vectors.
-        copied: whether it may speak against a segment that it is copied word for word. People's marks say so; but what
-            no passage says is then the less irrelevant for it, so that foreign text and padding pay.
-        planted: families of changes (`rewards/stress`) that are planted in the training answers, with what is known of
-            them; none by default.
+        place: whether it may be read where a sentence stands, and how many others repeat it, to tell whether it is
+            needed; inner folds decide whether it is.
+        gold: whether preference learns that a gold answer is better than the answers to its question; nobody said so.
+        planted: families of changes (`rewards/stress`) that are planted in the training answers, so that whole answers
+            are learnt from more than people's comparisons; none by default.
         changes: unmarked answers of each question that changes are planted in beside the gold one.
-        planted_weight: what all planted items count in all, as a multiple of what people's do.
     """
 
     needed: Annotated[float, above(0), at_most(1)] = 0.4
-    ridge: Annotated[float, above(0)] = 10.0
-    vector_ridge: Annotated[float, above(0)] = 8000.0
-    copied: bool = False
+    place: bool = True
+    gold: bool = False
     planted: Sequence[str] = ()
     changes: Annotated[int, at_least(0)] = 1
-    planted_weight: Annotated[float, at_least(0)] = 0.1

@@ -2,13 +2,16 @@
 
 Vectors of a frozen encoder tell which sentences the question needs. All that is read of an answer is what it shares
 with the sentences: words (weighted by how few of the sentences have them), word order, and names, numbers and dates.
-Words of the question count as said already, so that restating it shares nothing. Length and place of a segment are
-never read. Each feature has a sign: what a head may make of it.
+Words of the question count as said already, so that restating it shares nothing. A segment says nothing of a sentence
+with which it shares names, numbers and dates alone, so that lists of them earn nothing; nor does a segment that no mark
+ends, so that breaking off earns nothing. Length and place of a segment are never read. Each feature has a sign: what a
+head may make of it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
@@ -17,14 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_rlhf.text.facts import content_words, facts_of, plain, stands_in
+from finegrained_rlhf.metrics.grounding import Statements
+from finegrained_rlhf.text.facts import Fact, content_words, facts_of
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Encode = Callable[[Sequence[str]], Array]
 """Unit vectors of texts, [n, D]."""
 
-NEED = 17
-RELEVANCE = {"copied": 1, "known": -1, "said": -1, "needed": -1, "rank": -1, "fresh": -1, "repeated": 1, "mean": -1}
+NEED = {"words": 18, "place": 3, "shared": 3}
+"""How many features tell what is needed: of what a sentence has in common with the question, of where it stands, and of
+what other sentences have of it. The products of the two vectors follow them."""
+RELEVANCE = {"known": -1, "said": -1, "needed": -1, "fresh": -1, "repeated": 1, "mean": -1, "reworded": -1}
 FACTUALITY = {"order": -1, "best": -1, "numbers": 1, "names": 1, "elsewhere": 1, "wrong": 1}
 COMPLETENESS = {"words": 1, "half": 1, "segment": 1, "facts": 1}
 """The features of the three heads, and the signs that their weights may have: 1 speaks for an error (relevance,
@@ -35,6 +42,7 @@ HALF = 0.5
 _WHEN = ("when", "year", "date", "how many", "how much", "how long", "how old")
 _FAR = 6
 _TINY = 1e-9
+_ENDS, _STOPS = re.compile(r"[,;:.!?…。！？]\W*$"), re.compile(r"[.!?…。！？]\W*$")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -51,8 +59,21 @@ def _stem(word: str) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def _facts(text: str) -> tuple[tuple[str, str], ...]:
-    return tuple((fact.kind, plain(fact.text)) for fact in facts_of(text))
+def _facts(text: str) -> tuple[Fact, ...]:
+    return tuple(facts_of(text))
+
+
+@lru_cache(maxsize=1 << 16)
+def _states(text: str) -> Statements:
+    return Statements([text])
+
+
+@lru_cache(maxsize=1 << 16)
+def _apart(text: str, context: str) -> frozenset[str]:
+    """The stems of a text outside its names, numbers and dates; `context` tells which words are names."""
+    for fact in facts_of(text, context):
+        text = f"{text[: fact.start]}{' ' * (fact.end - fact.start)}{text[fact.end :]}"
+    return frozenset(stems(text))
 
 
 def _share(part: float, whole: float) -> float:
@@ -73,10 +94,10 @@ class Source:
 
     def __init__(self, question: str, passages: Sequence[tuple[str, Sequence[str]]], encode: Encode) -> None:
         bare = [(title, [text.rsplit("\n", 1)[-1].strip() for text in sentences]) for title, sentences in passages]
-        places = [(title, i, text) for title, sentences in bare for i, text in enumerate(filter(None, sentences))]
+        places = [(k, i, text) for k, (_, texts) in enumerate(bare) for i, text in enumerate(filter(None, texts))]
         self.question = question
-        self.titles, self._places = [title for title, _, _ in places], [place for _, place, _ in places]
-        self.sentences = [text for _, _, text in places]
+        self._passage, self._places = [k for k, _, _ in places], [place for _, place, _ in places]
+        self.titles, self.sentences = [bare[k][0] for k in self._passage], [text for _, _, text in places]
         self.asked = frozenset(stems(question))
         self._words = [frozenset(stems(text)) for text in self.sentences]
         self._order = [self._pairs(text) for text in self.sentences]
@@ -84,13 +105,18 @@ class Source:
         self._rare = {word: np.log1p(len(self.sentences) / counts[word]) for word in sorted(counts)}
         self._unknown = float(np.log1p(len(self.sentences) or 1))
         self._column = {word: i for i, word in enumerate(self._rare)}
-        self._told = self._matrix([words - self.asked for words in self._words])
+        self._news = self._matrix([words - self.asked for words in self._words])
         self._weight = np.array(list(self._rare.values()) or [0.0])
-        self._size = self._told @ self._weight
-        encoded = encode([question, *self.sentences])
-        self._asked_vector, self._vectors = encoded[0], encoded[1:]
-        self._plain = [plain(text) for text in self.sentences]
-        self._all_plain = " ".join([*self._plain, *map(plain, dict.fromkeys([*self.titles, question]))])
+        self._size = np.maximum(self._news @ self._weight, _TINY)
+        encoded = encode([question, *self.sentences, *(title or " " for title in self.titles)])
+        self._asked_vector, self._vectors = encoded[0], encoded[1 : len(places) + 1]
+        self._title_vectors = encoded[len(places) + 1 :]
+        self._context = "\n".join([*dict.fromkeys(self.titles), *self.sentences])
+        self._facts = [_facts(text) for text in self.sentences]
+        asked = _states(question)
+        self._new_facts = [[fact for fact in of if fact not in asked] for of in self._facts]
+        self._apart = [_apart(text, self._context) for text in self.sentences]
+        self._known = Statements([*self.sentences, *dict.fromkeys(self.titles), question])
         self._anywhere = frozenset().union(*self._words, *(stems(title) for title in self.titles)) - self.asked
 
     @property
@@ -117,40 +143,32 @@ class Source:
 
     @cached_property
     def need_rows(self) -> Array:
-        """What is read to tell which sentences the question needs, [N, NEED + 2 D]."""
+        """What is read to tell which sentences the question needs, [N, Σ NEED + D]."""
         asked, n = self.asked, len(self.sentences)
         if not n:
-            return np.zeros((0, NEED + 2 * len(self._asked_vector)))
-        when = any(words in self.question.lower() for words in _WHEN)
-        who = "who" in self.question.lower()
+            return np.zeros((0, sum(NEED.values()) + len(self._asked_vector)))
+        when, who = any(words in self.question.lower() for words in _WHEN), "who" in self.question.lower()
+        near = self._vectors @ self._asked_vector
+        alike = self._vectors @ self._vectors.T
+        own = np.array(self._passage)[:, None] == np.array(self._passage)
         has = np.array([self._has(words, asked) for words in self._words])
-        near, centre = self._vectors @ self._asked_vector, self._vectors.mean(0)
-        centre /= np.linalg.norm(centre) + _TINY
-        shared = (self._told * (self._told.sum(0) > 1)) @ self._weight / np.maximum(self._size, _TINY)
-        rows = []
-        for i, words in enumerate(self._words):
-            around = slice(max(0, i - 1), i + 2)
-            kinds = {kind for kind, _ in _facts(self.sentences[i])}
+        words, place = [], []
+        for i, of in enumerate(self._words):
+            around, passage = slice(max(0, i - 1), i + 2), np.flatnonzero(own[i])
+            kinds, title = {fact.kind for fact in self._facts[i]}, frozenset(stems(self.titles[i]))
             dated, named = bool(kinds & {"number", "date"}), "name" in kinds
-            rows.append(
-                (
-                    has[i],
-                    self._has(asked, words),
-                    self._has(frozenset().union(*self._words[around]), asked),
-                    self._has(words | frozenset(stems(self.titles[i])), asked),
-                    min(self._places[i], _FAR) / _FAR,
-                    self._places[i] == 0,
-                    dated,
-                    named,
-                    when and dated,
-                    who and named,
-                    near[around].mean(),
-                )
-            )
+            has_around = self._has(frozenset().union(*self._words[around]), asked)
+            has_title = [self._has(title, asked), self._has(asked, title), self._has(of | title, asked)]
+            passage_has = self._has(frozenset().union(*(self._words[j] for j in passage)), asked)
+            row = [has[i], self._has(asked, of), has_around, *has_title, passage_has, dated, named]
+            words.append([*row, when and dated, who and named, near[around].mean(), near[passage].max()])
+            place.append([min(self._places[i], _FAR) / _FAR, self._places[i] == 0, min(self._passage[i], _FAR) / _FAR])
         ranks = [(-values).argsort().argsort() / max(1, n - 1) for values in (has, near)]
-        more = [shared, *ranks, near, near - near.mean(), self._vectors @ centre]
-        vectors = [self._vectors * self._asked_vector, np.abs(self._vectors - self._asked_vector)]
-        return np.hstack([np.array(rows, float), np.stack(more, 1), *vectors])
+        titled = [self._title_vectors @ self._asked_vector, (self._title_vectors * self._vectors).sum(1)]
+        several = (self._news * (self._news.sum(0) > 1)) @ self._weight / self._size
+        shared = [several, alike.mean(1), np.where(own, 0.0, alike).max(1)]
+        columns = [*np.array(words, float).T, near, *titled, *ranks, *np.array(place, float).T, *shared]
+        return np.hstack([np.stack(columns, 1), self._vectors * self._asked_vector])
 
     def _links(self, segments: Sequence[str]) -> tuple[Array, Array, Array]:
         """Three arrays [M, N] in [0, 1] for M segments.
@@ -159,21 +177,39 @@ class Source:
         of the segment's pairs of neighbouring words that the sentence has.
         """
         own = [frozenset(stems(text)) - self.asked for text in segments]
-        shared = (self._matrix(own) * self._weight) @ self._told.T
+        shared = (self._matrix(own) * self._weight) @ self._news.T
         worth = np.array([max(self._worth(words), _TINY) for words in own]).reshape(-1, 1)
         orders = [self._pairs(text) for text in segments]
         order = [[_share(len(pairs & of), len(pairs)) for of in self._order] for pairs in orders]
-        size = np.maximum(self._size, _TINY)
-        return shared / worth, shared / size, np.array(order, float).reshape(len(segments), len(self.sentences))
+        return shared / worth, shared / self._size, np.array(order, float).reshape(len(segments), len(self.sentences))
+
+    def _says(self, segments: Sequence[str]) -> Flags:
+        """Whether each of M segments says something of each sentence, [M, N].
+
+        It ends with a mark, and from where its own sentence begins up to its end it has a word of the sentence's that
+        is no name, number or date in either.
+        """
+        rows, words = np.zeros((len(segments), len(self.sentences)), bool), frozenset[str]()
+        for i, text in enumerate(segments):
+            words |= _apart(text, self._context)
+            if _ENDS.search(text):
+                rows[i] = [not words.isdisjoint(of) for of in self._apart]
+            if _STOPS.search(text):
+                words = frozenset()
+        return rows
 
     def shares(self, answer: frozenset[str], pieces: Sequence[frozenset[str]]) -> Array:
         """The mean of how much of each sentence an answer has and how much of its best piece the sentence has, [N]."""
         best = [max((self._has(words, piece) for piece in pieces), default=0.0) for words in self._words]
         return np.asarray((self._covered(answer) + np.array(best)) / 2)
 
+    def covered_by(self, text: str) -> Array:
+        """The share of each sentence's words that a text has, [N]."""
+        return self._covered(frozenset(stems(text)) - self.asked)
+
     def _covered(self, words: frozenset[str]) -> Array:
         """The share of each sentence's words that are among some, [N]."""
-        return np.asarray(self._told @ (self._weight * self._matrix([words])[0]) / np.maximum(self._size, _TINY))
+        return np.asarray(self._news @ (self._weight * self._matrix([words])[0]) / self._size)
 
     def relevance_rows(self, need: Array, segments: Sequence[str]) -> Array:
         """What is read of each segment's relevance, [M, RELEVANCE]: needed sentences that no segment before it said.
@@ -185,20 +221,20 @@ class Source:
         if not len(need):
             return np.zeros((len(segments), len(RELEVANCE)))
         words, back, order = self._links(segments)
-        copied, says = (words + order) / 2, np.clip(words / SAID, 0.0, 1.0) * (back > 0)
-        rank, before, rows, earlier = need / max(float(need.max()), _TINY), np.zeros(len(need)), [], frozenset[str]()
-        for text, copy, say in zip(segments, copied, says, strict=True):
+        clause = self._says(segments)
+        copied, says = clause * (words + order) / 2, clause * np.clip(words / SAID, 0.0, 1.0) * (back > 0)
+        before, rows, earlier = np.zeros(len(need)), [], frozenset[str]()
+        for i, (text, copy, say) in enumerate(zip(segments, copied, says, strict=True)):
             own = frozenset(stems(text)) - self.asked
             rows.append(
                 (
-                    copy.max(),
-                    self._has(self._anywhere, own),
+                    self._has(self._anywhere, own) * clause[i].any(),
                     say.max(),
                     (say * need).max(),
-                    (say * rank).max(),
-                    (np.maximum(say - before, 0.0) * rank).max(),
+                    (np.maximum(say - before, 0.0) * need).max(),
                     self._has(earlier, own),
                     (copy * need).sum() / (copy.sum() + 0.1),
+                    (say * need * (1 - copy)).max(),
                 )
             )
             before, earlier = np.maximum(before, say), earlier | own
@@ -208,17 +244,19 @@ class Source:
         """Σ need · cov / Σ need with cov by four measures, [COMPLETENESS], each in [0, 1].
 
         Share of a sentence's words that the answer has; the same, at most half; the most that one segment has; share
-        of its names, numbers and dates.
+        of its names, numbers and dates. Each by the segments that say something of the sentence.
         """
         if not segments or not len(need):
             return np.zeros(len(COMPLETENESS))
-        words = self._covered(frozenset[str]().union(*map(stems, segments)) - self.asked)
-        answer, asked = plain(" ".join(segments)), plain(self.question)
+        clause, links = self._says(segments), self._links(segments)[1]
+        own = self._matrix([frozenset(stems(text)) for text in segments]) > 0
+        words = ((clause.T.astype(float) @ own > 0) * self._news) @ self._weight / self._size
         facts = np.array(words)
-        for i, text in enumerate(self.sentences):
-            if new := [fact for _, fact in _facts(text) if not stands_in(fact, asked)]:
-                facts[i] = sum(stands_in(fact, answer) for fact in new) / len(new)
-        covered = np.stack([words, np.clip(words / HALF, 0.0, 1.0), self._links(segments)[1].max(0), facts])
+        for i, news in enumerate(self._new_facts):
+            if news:
+                saying = [_states(segments[k]) for k in np.flatnonzero(clause[:, i] * links[:, i]).tolist()]
+                facts[i] = sum(any(fact in one for one in saying) for fact in news) / len(news)
+        covered = np.stack([words, np.clip(words / HALF, 0.0, 1.0), (links * clause).max(0), facts])
         return np.array(covered @ need / max(float(need.sum()), _TINY))
 
     def factuality_rows(self, sentences: Sequence[str]) -> Array:
@@ -229,9 +267,9 @@ class Source:
         for text, words, order in zip(sentences, shared, orders, strict=True):
             own, facts, best = self._pairs(text), _facts(text), (-(words + order)).argsort()[:2]
             pairs = set[Any]().union(*(self._order[j] for j in best))
-            behind = " ".join([*(self._plain[j] for j in best), plain(self.question)])
-            missing = Counter(kind == "name" for kind, fact in facts if not stands_in(fact, self._all_plain))
-            elsewhere = sum(not stands_in(fact, behind) for _, fact in facts)
+            behind = [_states(evidence) for evidence in (*(self.sentences[j] for j in best), self.question)]
+            missing = Counter(fact.kind == "name" for fact in facts if fact not in self._known)
+            elsewhere = sum(not any(fact in one for one in behind) for fact in facts)
             rows.append(
                 (
                     _share(len(own & pairs), len(own)),

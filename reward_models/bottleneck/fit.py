@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labels import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.rewards.stress.changes import TOTAL, Change, MakesChanges, run_changes
+from finegrained_rlhf.rewards.stress.changes import Change, MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.rewards.stress.reading import item_of
-from finegrained_rlhf.text.segmentation import Span
 from reward_models.bottleneck.config import BottleneckConfig
-from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source, stems
-from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, RELEVANT, Bottleneck, Head
+from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
+from reward_models.bottleneck.lists import RatedList, best_of, fit_answers
+from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, PREFERRED, RELEVANT, Bottleneck, Head
+from reward_models.bottleneck.need import LearntNeed, learn_need
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.pairs import Matching
-from reward_models.training.logistic import CountedItems, fit_counts
+from reward_models.training.logistic import CountedItems, fit_counts, inner_losses
 
-SEGMENTS, ANSWERS = COMPONENTS[:2], COMPONENTS[2:]
+ANSWERS = COMPONENTS[2:]
 SIGNS = dict(
     zip(
         COMPONENTS,
@@ -31,7 +34,6 @@ SIGNS = dict(
     )
 )
 """What each component's head may make of its features."""
-_EVEN = 1e-6
 
 
 @dataclass(frozen=True)
@@ -49,64 +51,139 @@ class FitSettings:
     seed: int = 0
 
 
-def fit_bottleneck(
-    model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig, settings: FitSettings
-) -> Bottleneck:
-    """Fit all heads of a model, in place: `fit_need`, then `fit_components`."""
-    fit_need(model, records, config)
-    return fit_components(model, records, config, settings)
+@dataclass(frozen=True)
+class Lessons:
+    """What records teach the components, before any head reads it.
+
+    Attributes:
+        records: the records.
+        sources: their questions, by id of the record.
+        worse: by component of whole answers and id of the record, of each answer those that are worse than it.
+        changes: what is planted.
+        gold: whether gold answers stand above the answers to their questions.
+    """
+
+    records: Sequence[FeedbackRecord]
+    sources: Mapping[str, Source]
+    worse: Mapping[str, Mapping[str, Mapping[int, Sequence[int]]]]
+    changes: Sequence[Change]
+    gold: bool = False
 
 
-def fit_components(
+def lessons_of(
     model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig, settings: FitSettings
-) -> Bottleneck:
-    """Fit the heads of all components, in place; the model knows already what is needed.
+) -> Lessons:
+    """What records teach, with the changes of the configuration's families.
 
     Raises:
-        DataError: nobody said anything of a component.
         ConfigError: the taxonomy lacks a component, or a planted family is none.
     """
     if missing := [name for name in COMPONENTS if name not in settings.kinds]:
         raise ConfigError(f"taxonomy: a bottleneck needs {', '.join(COMPONENTS)}; it has no {', '.join(missing)}")
     sources = {record.id: model.source(record.question, record.passages) for record in records}
-    planted = planted_changes(records, config, settings.seed)
-    for name in COMPONENTS:
+    worse: dict[str, dict[str, dict[int, list[int]]]] = {name: {} for name in ANSWERS}
+    for name, of in worse.items():
         kind = settings.kinds[name]
+        assert isinstance(kind, PairKind)
+        for pair in kind.pairs(records, model.segmenter, settings.matching).pairs:
+            of.setdefault(pair.record.id, {}).setdefault(pair.better, []).append(pair.worse)
+    return Lessons(records, sources, worse, planted_changes(records, config, settings.seed), config.gold)
+
+
+def fit_bottleneck(
+    model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig, settings: FitSettings
+) -> LearntNeed:
+    """Fit all heads of a model, in place: `fit_need`, then `fit_components` on what inner folds say is needed."""
+    lessons = lessons_of(model, records, config, settings)
+    learnt = fit_need(model, lessons, settings.kinds, config)
+    fit_components(model, lessons, settings.kinds)
+    model.hold({})
+    return learnt
+
+
+def fit_need(model: Bottleneck, lessons: Lessons, kinds: Mapping[str, Kind], config: BottleneckConfig) -> LearntNeed:
+    """Fit, in place, what is needed: by gold answers, or by people's corrected answers too.
+
+    It is the one by which inner folds meet people's marks of relevance with less loss. The model then holds what inner
+    folds say of the questions that it was fitted to.
+
+    Raises:
+        DataError: no two records have a gold answer that says a sentence of its passages.
+    """
+    kind, losses = kinds[RELEVANT], []
+    assert isinstance(kind, SegmentKind)
+    ways = [learn_need(model, lessons.records, config, corrected) for corrected in (False, True)]
+    for learnt in ways:
+        learnt.give(model)
+        items = list(_segment_items(model, kind, lessons))
+        head = fit_signed(partial(_fit_segments, items), SIGNS[RELEVANT]) if items else None
+        columns = [] if head is None else np.flatnonzero(head.weights).tolist()
+        losses.append(min(inner_losses(items, columns, pairs=False)) if columns else math.inf)
+    best = ways[int(np.argmin(losses))]
+    best.give(model)
+    return best
+
+
+def fit_components(
+    model: Bottleneck, lessons: Lessons, kinds: Mapping[str, Kind], without: str | None = None
+) -> Bottleneck:
+    """Fit the heads of all components, in place; the model knows already what is needed.
+
+    Args:
+        model: the model.
+        lessons: of `lessons_of`.
+        kinds: the taxonomy's kinds of reward model, by name.
+        without: a family of changes that is not taught.
+
+    Raises:
+        DataError: nobody said anything of a component.
+    """
+    sources = lessons.sources
+    planted = [change for change in lessons.changes if change.family != without]
+    for name in COMPONENTS:
+        kind = kinds[name]
+        fit: Callable[[Sequence[int]], Head]
         if isinstance(kind, SegmentKind):
-            people = list(_segment_items(model, kind, records, sources))
+            marked = list(_segment_items(model, kind, lessons))
+            fit, count = partial(_fit_segments, marked), len(marked)
         else:
-            assert isinstance(kind, PairKind)
-            people = list(_pair_items(model, kind, records, sources, settings.matching))
-        if not people:
-            raise DataError(f"no record says anything of {name} ({len(records)} read)")
-        items = people + _weighted(_planted_items(model, name, planted, sources), people, config.planted_weight)
-        signs = SIGNS[name] if config.copied or name != RELEVANT else (0, *SIGNS[name][1:])
-        model.heads[name] = fit_signed(items, signs, name in ANSWERS)
-    model.record = replace(
-        model.record,
-        moments={
-            name: _moments([model.score(name, sources[one.id], text) for one in records for text in one.predictions])
-            for name in ANSWERS
-        },
-    )
+            compared = _people_lists(model, name, lessons)
+            count = len(compared)
+            fit = partial(_fit_answers, [*compared, *_planted_lists(model, name, planted, sources, count)])
+        if not count:
+            raise DataError(f"no record says anything of {name} ({len(lessons.records)} read)")
+        model.heads[name] = fit_signed(fit, SIGNS[name])
+    scores = {
+        name: [model.score(name, sources[one.id], text) for one in lessons.records for text in one.predictions]
+        for name in ANSWERS
+    }
+    model.record = replace(model.record, moments={name: _moments(of) for name, of in scores.items()})
     return model
 
 
-def fit_signed(items: Sequence[CountedItems], signs: Sequence[int], pairs: bool) -> Head:
-    """A ridge logistic regression (`fit_counts`) without the features whose weight would have the other sign.
+def fit_signed(fit: Callable[[Sequence[int]], Head], signs: Sequence[int]) -> Head:
+    """A head without the features whose weight would have the other sign.
 
     Args:
-        items: to fit on.
-        signs: of each feature, 1 or −1; 0 leaves it out.
-        pairs: fit differences without an intercept.
+        fit: a head that reads some columns alone.
+        signs: of each feature, 1 or −1.
     """
-    columns = [i for i, sign in enumerate(signs) if sign]
+    columns = list(range(len(signs)))
     while True:
-        fitted = fit_counts(items, columns, pairs)
-        right = [i for i in columns if fitted.weights[i] * signs[i] >= 0]
+        head = fit(columns)
+        right = [i for i in columns if head.weights[i] * signs[i] >= 0]
         if right == columns:
-            return Head(fitted.weights, fitted.bias)
+            return head
         columns = right
+
+
+def _fit_segments(items: Sequence[CountedItems], columns: Sequence[int]) -> Head:
+    fitted = fit_counts(items, columns, pairs=False)
+    return Head(fitted.weights, fitted.bias)
+
+
+def _fit_answers(questions: Sequence[Sequence[RatedList]], columns: Sequence[int]) -> Head:
+    return Head(fit_answers(questions, columns))
 
 
 def _moments(scores: Sequence[float]) -> tuple[float, float]:
@@ -114,68 +191,29 @@ def _moments(scores: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(scores)), spread if spread > 0 else 1.0
 
 
-def gold_shares(source: Source, gold: str, pieces: Sequence[str]) -> Array:
-    """How far a gold answer says each sentence, [N]: the mean of what it has of the sentence, and the sentence of it.
-
-    Args:
-        source: the question.
-        gold: the answer.
-        pieces: its sub-sentences.
-    """
-    words_of = [frozenset(stems(piece)) - source.asked for piece in pieces]
-    return source.shares(frozenset(stems(gold)) - source.asked, [words for words in words_of if len(words) > 1])
-
-
-def fit_need(model: Bottleneck, records: Sequence[FeedbackRecord], config: BottleneckConfig) -> None:
-    """Fit, in place, what is needed: ridge regression of whether gold answers say a sentence, on standardised features.
-
-    Raises:
-        DataError: no record has a gold answer and passages.
-    """
-    rows, targets = [], []
-    for record in records:
-        source = model.source(record.question, record.passages)
-        if record.gold is not None and source.sentences:
-            pieces = [record.gold[start:end] for start, end in model.segmenter.sub_sentences(record.gold)]
-            rows.append(source.need_rows)
-            targets.append(gold_shares(source, record.gold, pieces) > config.needed)
-    if not rows:
-        raise DataError("no record has a gold answer and passages, which tell what a question needs")
-    x, y = np.concatenate(rows), np.concatenate(targets).astype(float)
-    mean, spread = x.mean(0), x.std(0)
-    spread[spread < _EVEN] = 1.0
-    x = (x - mean) / spread
-    penalty = np.full(x.shape[1], config.vector_ridge)
-    penalty[:NEED] = config.ridge
-    weights = np.linalg.solve(x.T @ x + np.diag(penalty), x.T @ (y - y.mean())) / spread
-    model.set_need(Head(weights, float(y.mean() - mean @ weights)))
-
-
-def _segment_items(
-    model: Bottleneck, kind: SegmentKind, records: Sequence[FeedbackRecord], sources: Mapping[str, Source]
-) -> Iterator[CountedItems]:
-    for record in records:
+def _segment_items(model: Bottleneck, kind: SegmentKind, lessons: Lessons) -> Iterator[CountedItems]:
+    for record in lessons.records:
         for answer in record.marked:
             labels = kind.labels(record, model.segmenter, answer)
             if labels.teaches:
                 texts = [record.predictions[answer][start:end] for start, end in labels.spans]
                 known = [i for i, label in enumerate(labels.labels) if label is not None]
                 flags = np.array([float(labels.labels[i] == HAS_ERROR) for i in known])
-                yield CountedItems(model.segment_rows(kind.name, sources[record.id], texts)[known], flags)
+                yield CountedItems(model.segment_rows(kind.name, lessons.sources[record.id], texts)[known], flags)
 
 
-def _pair_items(
-    model: Bottleneck,
-    kind: PairKind,
-    records: Sequence[FeedbackRecord],
-    sources: Mapping[str, Source],
-    matching: Matching,
-) -> Iterator[CountedItems]:
-    for record in records:
-        pairs = kind.pairs([record], model.segmenter, matching).pairs
-        if pairs:
-            rows = [model.features(kind.name, sources[record.id], text) for text in record.predictions]
-            yield CountedItems(np.array([rows[pair.better] - rows[pair.worse] for pair in pairs]), np.ones(len(pairs)))
+def _people_lists(model: Bottleneck, name: str, lessons: Lessons) -> list[list[RatedList]]:
+    """Of each question, each answer above all those that are worse than it, and the gold answer where asked for."""
+    made = []
+    for record in lessons.records:
+        worse = lessons.worse[name].get(record.id, {})
+        gold = record.gold if lessons.gold and name == PREFERRED else None
+        if worse or gold is not None:
+            rows = [model.features(name, lessons.sources[record.id], text) for text in record.predictions]
+            made.append([best_of(rows[better], [rows[i] for i in under]) for better, under in worse.items()])
+            if gold is not None:
+                made[-1].append(best_of(model.features(name, lessons.sources[record.id], gold), rows))
+    return made
 
 
 def planted_changes(records: Sequence[FeedbackRecord], config: BottleneckConfig, seed: int) -> list[Change]:
@@ -192,36 +230,20 @@ def planted_changes(records: Sequence[FeedbackRecord], config: BottleneckConfig,
     return run_changes(questions, makers, seed, config.changes) if makers else []
 
 
-def _planted_items(
-    model: Bottleneck, name: str, changes: Sequence[Change], sources: Mapping[str, Source]
-) -> list[CountedItems]:
-    """What planted changes teach a component: what must fall or not rise is worse than what it was made of."""
-    rows: dict[str, list[Array]] = defaultdict(list)
-    labels: dict[str, list[float]] = defaultdict(list)
+def _planted_lists(
+    model: Bottleneck, name: str, changes: Sequence[Change], sources: Mapping[str, Source], people: int
+) -> list[list[RatedList]]:
+    """Of each question, each answer above what was made worse of it; all questions together count as much as people's.
+
+    An answer is less complete where that is known of a change, and less preferred where anything must fall.
+    """
+    worse: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for change in changes:
-        source = sources[change.record]
-        for one in change.expectations:
-            if one.direction == "stay":
-                continue
-            if name in ANSWERS and (one.role == COMPLETE or (one.role == TOTAL and name != COMPLETE)):
-                better, worse = (model.features(name, source, text) for text in (change.base, change.changed))
-                rows[change.record].append(better - worse)
-                labels[change.record].append(1.0)
-            elif name in SEGMENTS and one.role == name:
-                for text, place, label in ((change.base, one.before, 0.0), (change.changed, one.after, 1.0)):
-                    spans = model.cut(name, text)
-                    made = model.segment_rows(name, source, [text[start:end] for start, end in spans])
-                    there = [i for i, span in enumerate(spans) if place is None or _within(span, place)]
-                    rows[change.record] += list(made[there])
-                    labels[change.record] += [label] * len(there)
-    return [CountedItems(np.array(rows[id]), np.array(labels[id])) for id in rows if rows[id]]
-
-
-def _within(span: Span, place: Span) -> bool:
-    return 2 * (min(span[1], place[1]) - max(span[0], place[0])) >= span[1] - span[0]
-
-
-def _weighted(planted: Sequence[CountedItems], people: Sequence[CountedItems], weight: float) -> list[CountedItems]:
-    """Planted items of which all count `weight` times what people's do, and those of each question the same."""
-    total = sum(len(item.labels) for item in people) * weight / max(1, len(planted))
-    return [replace(item, weight=total / len(item.labels)) for item in planted] if weight else []
+        known = [one for one in change.expectations if one.direction != "stay"]
+        if any(name != COMPLETE or one.role == COMPLETE for one in known):
+            worse[change.record][change.base].append(change.changed)
+    made = []
+    for record, of in worse.items():
+        read, weight = partial(model.features, name, sources[record]), people / len(worse) / len(of)
+        made.append([best_of(read(base), list(map(read, changed)), weight) for base, changed in of.items()])
+    return made

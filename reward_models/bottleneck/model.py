@@ -97,6 +97,11 @@ class Head:
         return np.asarray(rows @ self.weights + self.bias)
 
 
+def relative(logits: Array) -> Array:
+    """Probabilities of a softmax as shares of the largest one, [N] in (0, 1]."""
+    return np.asarray(np.exp(logits - logits.max(initial=-np.inf)))
+
+
 @dataclass(frozen=True)
 class BottleneckRecord:
     """What is saved beside the heads.
@@ -133,6 +138,7 @@ class Bottleneck:
     ) -> None:
         self.record, self.encoder, self.heads = record, encoder, dict(heads)
         self.segmenter: SpacySegmenter = shared_segmenter(record.segmenter)
+        self._held: dict[Source, Array] = {}
         self._source = lru_cache(maxsize=remembered)(self._new_source)
         self._need = lru_cache(maxsize=remembered)(self._new_need)
         self._rows = lru_cache(maxsize=remembered)(self._new_rows)
@@ -152,15 +158,20 @@ class Bottleneck:
     def set_need(self, head: Head) -> None:
         """Take another head of what is needed; what was read with the one before is forgotten."""
         self.heads["need"] = head
+        self.hold({})
+
+    def hold(self, needs: Mapping[Source, Array]) -> None:
+        """Take what is needed of some questions as given, [N] in [0, 1] of each, until this is called again."""
+        self._held = dict(needs)
         self._need.cache_clear()
         self._rows.cache_clear()
 
     def need(self, source: Source) -> Array:
-        """How much each of N sentences is needed, [N] in [0, 1]."""
+        """How much each of N sentences is needed, [N] in [0, 1]: of the most needed one 1."""
         return self._need(source)
 
     def _new_need(self, source: Source) -> Array:
-        return np.clip(self.heads["need"](source.need_rows), 0.0, 1.0)
+        return self._held[source] if source in self._held else relative(self.heads["need"](source.need_rows))
 
     def cut(self, component: str, answer: str) -> list[Span]:
         """The segments that a component judges: sentences for factuality, else sub-sentences."""
@@ -194,6 +205,12 @@ class Bottleneck:
     def score(self, component: str, source: Source, answer: str) -> float:
         """The raw score of a whole answer, in logits: of completeness or preference."""
         return float(self.heads[component](self.features(component, source, answer)))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of a reward of three components that orders answers as `preference` does."""
+        by_name = dict(zip(PREFERENCE, map(float, self.heads[PREFERRED].weights), strict=True))
+        return {**by_name, COMPLETE: by_name[COMPLETE] * self.record.moments[COMPLETE][1]}
 
     def save(self, directory: Path) -> None:
         """Write heads and record; the encoder stays where it is."""
@@ -242,7 +259,7 @@ def read_bottleneck(path: str | Path) -> tuple[Path, BottleneckRecord, dict[str,
         raise ModelError(f"{directory / HEADS}: not the heads of a bottleneck ({error})") from None
     for name, size in sizes.items():
         shape = heads[name].weights.shape
-        wrong = shape[0] <= NEED if size is None and len(shape) == 1 else shape != (size,)
+        wrong = shape[0] <= sum(NEED.values()) if size is None and len(shape) == 1 else shape != (size,)
         if wrong or not np.isfinite(heads[name].weights).all():
             raise ModelError(f"{directory / HEADS}: {name} of shape {list(shape)}, or not finite")
     return directory, record, heads

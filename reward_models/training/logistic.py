@@ -26,12 +26,10 @@ class CountedItems:
     Attributes:
         rows: counts, float64 [n, F]: of each segment with a label; of each ordered pair, better less worse.
         labels: float64 [n]: 1 has an error, 0 has none; all 1 for pairs.
-        weight: what each item counts.
     """
 
     rows: Array
     labels: Array
-    weight: float = 1.0
 
 
 def counted_items(example: RewardExample) -> CountedItems:
@@ -72,6 +70,21 @@ def fit_counts(records: Sequence[CountedItems], columns: Sequence[int], pairs: b
         pairs: fit differences without an intercept.
         balanced: let both labels of segments count the same in all.
     """
+    losses = inner_losses(records, columns, pairs, balanced)
+    return _fit(records, columns, pairs, balanced, RIDGES[int(np.argmin(losses))])
+
+
+def inner_losses(
+    records: Sequence[CountedItems], columns: Sequence[int], pairs: bool, balanced: bool = True
+) -> list[float]:
+    """The log loss of all items over inner folds of records, each judged without its fold, for each of `RIDGES`.
+
+    Args:
+        records: as in `fit_counts`.
+        columns: the same.
+        pairs: the same.
+        balanced: the same.
+    """
     losses = []
     for ridge in RIDGES:
         loss = 0.0
@@ -81,7 +94,7 @@ def fit_counts(records: Sequence[CountedItems], columns: Sequence[int], pairs: b
             if inside and outside:
                 loss += _loss(_fit(inside, columns, pairs, balanced, ridge), outside)
         losses.append(loss)
-    return _fit(records, columns, pairs, balanced, RIDGES[int(np.argmin(losses))])
+    return losses
 
 
 def _fit(
@@ -91,13 +104,12 @@ def _fit(
     chosen = rows[:, list(columns)]
     labels = np.concatenate([item.labels for item in records])
     mean = np.zeros(len(columns)) if pairs else chosen.mean(0)
-    counting = np.concatenate([np.full(len(item.labels), item.weight) for item in records])
     spread = chosen.std(0)
     scale = np.where(spread > _CONSTANT, spread, 1.0)
     solution = newton(
         (chosen - mean) / scale,
         labels,
-        counting * _row_weights(labels) if balanced else counting,
+        _row_weights(labels) if balanced else np.ones(len(labels)),
         ridge,
         intercept=not pairs,
     )
@@ -139,5 +151,4 @@ def newton(rows: Array, labels: Array, weights: Array, ridge: float, intercept: 
 def _loss(judge: Logistic, records: Sequence[CountedItems]) -> float:
     logits = np.concatenate([judge.logits(item.rows) for item in records])
     labels = np.concatenate([item.labels for item in records])
-    counting = np.concatenate([np.full(len(item.labels), item.weight) for item in records])
-    return float((counting * np.logaddexp(0, np.where(labels > 0, -logits, logits))).sum())
+    return float(np.logaddexp(0, np.where(labels > 0, -logits, logits)).sum())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from feedback_samples import record
 from reward_model_samples import save_bert
 from safetensors.numpy import load_file, save_file
 
-from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
@@ -25,11 +26,14 @@ from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackReco
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
-from reward_models.bottleneck.fit import fit_signed
-from reward_models.bottleneck.model import RECORD, load_bottleneck
+from reward_models.bottleneck.fit import FitSettings, _fit_segments, _people_lists, fit_signed, lessons_of
+from reward_models.bottleneck.lists import RatedList, best_of, fit_answers, fit_lists, list_loss
+from reward_models.bottleneck.model import RECORD, Bottleneck, BottleneckRecord, Head, SentenceEncoder, load_bottleneck
+from reward_models.bottleneck.need import NeedChoice, average_precision, chosen, learn_need
 from reward_models.bottleneck_scorer import BottleneckScorer
 from reward_models.job import TrainRewardModel
-from reward_models.training.logistic import CountedItems
+from reward_models.kinds import KINDS
+from reward_models.training.logistic import CountedItems, newton
 from reward_models.trust.job import EvaluateRewardModel
 
 QUESTION = "When was the lighthouse on Vara Island built?"
@@ -62,7 +66,7 @@ def columns(rows: np.ndarray, names: Sequence[str], name: str) -> list[float]:
 def test_restated_foreign_and_empty_answers_cover_nothing() -> None:
     texts = [QUESTION, "Penguins huddle against polar storms.", "The"]
     rows = source().relevance_rows(NEED, texts)
-    for name in ("said", "needed", "rank", "fresh", "mean"):
+    for name in ("said", "needed", "fresh", "mean", "reworded"):
         assert columns(rows, list(RELEVANCE), name) == pytest.approx([0.0] * 3)
     for text in texts:
         assert source().completeness_row(NEED, [text]) == pytest.approx(np.zeros(len(COMPLETENESS)))
@@ -76,7 +80,7 @@ import numpy as np
 from reward_models.bottleneck.features import Source
 rng = np.random.default_rng(0)
 sentences = [" ".join(f"word{n}" for n in rng.zipf(1.3, 30) if n < 200) + "." for _ in range(30)]
-need, vectors = rng.random(30), rng.normal(size=(31, 8))
+need, vectors = rng.random(30), rng.normal(size=(61, 8))
 source = Source("What did word7 do to word11?", [("Word 3", sentences)], lambda texts: vectors)
 rows = [source.need_rows, source.factuality_rows(sentences[:9])]
 rows += [source.relevance_rows(need, sentences[:9]), source.completeness_row(need, sentences[:9])]
@@ -122,21 +126,142 @@ def test_without_passages_nothing_is_read() -> None:
     assert bare.factuality_rows([GOLD]).shape == (1, len(FACTUALITY)) and bare.need_rows.shape[0] == 0
 
 
+def test_a_list_of_names_and_dates_earns_nothing() -> None:
+    """Though sentences have all its words; in a clause with another word of a sentence it does, for that sentence."""
+    lists = ["Anna Holm, 1931, Vara Island, 1873.", "1873, 1931 and Anna Holm."]
+    rows = source().relevance_rows(NEED, lists)
+    assert rows[:, : list(RELEVANCE).index("repeated")].tolist() == np.zeros((2, 4)).tolist()
+    assert columns(rows, list(RELEVANCE), "reworded") == [0.0, 0.0]
+    assert source().completeness_row(NEED, lists).tolist() == [0.0] * len(COMPLETENESS)
+    said = source().completeness_row(NEED, ["Anna Holm built it, and in 1931 so."])
+    assert dict(zip(COMPLETENESS, said * NEED.sum(), strict=True))["facts"] == pytest.approx(0.5)  # of 1873, Anna Holm
+
+
+def test_a_clause_lasts_until_its_sentence_ends() -> None:
+    """The part of a sentence behind a comma needs no further word; a list behind a full stop does."""
+    head = "It was built on the northern shore,"
+    part, alone = (source().relevance_rows(NEED, [head + end, " by Anna Holm in 1873."]) for end in ("", "."))
+    assert columns(part, list(RELEVANCE), "needed")[1] == 1.0 and columns(alone, list(RELEVANCE), "needed")[1] == 0.0
+
+
+def test_a_sentence_that_breaks_off_earns_nothing() -> None:
+    whole, cut = (source().relevance_rows(NEED, [SENTENCES[0][:end]]) for end in (None, -12))
+    assert columns(whole, list(RELEVANCE), "needed") == [1.0]
+    assert cut.tolist() == [[0.0] * len(RELEVANCE)]
+    assert source().completeness_row(NEED, [SENTENCES[0][:-1]]).tolist() == [0.0] * len(COMPLETENESS)
+    # The words before it keep what they earn.
+    assert source().completeness_row(NEED, [SENTENCES[1], SENTENCES[0][:-1]]) == pytest.approx(
+        source().completeness_row(NEED, [SENTENCES[1]])
+    )
+
+
+def test_other_words_earn_more_than_a_copy() -> None:
+    copy, other = source().relevance_rows(NEED, [SENTENCES[0], "In 1873 Anna Holm finished this lighthouse."])
+    at = list(RELEVANCE).index("reworded")
+    assert copy[at] == 0.0 and other[at] == pytest.approx(1 - (3 / 4 + 2 / 4) / 2)
+
+
+# Heads ----------------------------------------------------------------------------------------------------------------
+
+
 def test_a_feature_whose_weight_has_the_wrong_sign_is_left_out() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2))
     items = [CountedItems(x[i::5], (x[i::5] @ np.array([1.0, -1.0]) > 0).astype(float)) for i in range(5)]
-    both, one = fit_signed(items, (1, -1), pairs=False), fit_signed(items, (1, 1), pairs=False)
+    fit = partial(_fit_segments, items)
+    both, one = fit_signed(fit, (1, -1)), fit_signed(fit, (1, 1))
     assert both.weights[0] > 0 > both.weights[1] and one.weights[0] > 0 == one.weights[1]
 
 
-def test_items_of_weight_zero_teach_nothing() -> None:
+def test_lists_of_two_are_ordered_pairs() -> None:
+    """Softmax over two rows is the logistic regression of their difference, without an intercept."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(100, 2))
-    items = [CountedItems(x[i::5], (x[i::5, 0] > 0).astype(float)) for i in range(5)]
-    lies = [CountedItems(item.rows, 1 - item.labels, 0.0) for item in items]
-    alone, beside = fit_signed(items, (1, 1), False), fit_signed([*items, *lies], (1, 1), False)
-    assert alone.weights[0] > 0 and np.sign(beside.weights[0]) == 1.0
+    better, worse = rng.normal(size=(40, 3)) + np.array([0.5, 0.0, -0.2]), rng.normal(size=(40, 3))
+    lists = [best_of(one, [other]) for one, other in zip(better, worse, strict=True)]
+    expected = newton(better - worse, np.ones(40), np.ones(40), 2.0, intercept=False)
+    assert fit_lists(lists, np.full(3, 2.0)) == pytest.approx(expected, abs=1e-8)
+    gaps = (better - worse) @ expected
+    assert list_loss(lists, expected) == pytest.approx(np.log1p(np.exp(-gaps)).sum())
+
+
+def test_longer_lists_and_their_weights_have_the_least_loss() -> None:
+    """No weight near the solution has a lower loss; a list of weight 2 counts as twice the list."""
+    rng = np.random.default_rng(1)
+    rows = [rng.normal(size=(n, 2)) for n in (2, 5, 9)]
+    lists = [RatedList(x, rng.dirichlet(np.ones(len(x))), weight) for x, weight in zip(rows, (1, 2, 1), strict=True)]
+    found = fit_lists(lists, np.full(2, 0.5))
+
+    def loss(w: np.ndarray) -> float:
+        return list_loss(lists, w) + 0.25 * float(w @ w)
+
+    assert all(loss(found + 1e-3 * step) > loss(found) for step in (*np.eye(2), *-np.eye(2), np.ones(2)))
+    twice = [*lists, replace(lists[1], weight=1.0)]
+    assert fit_lists([lists[0], replace(lists[1], weight=1.0), *twice[2:]], np.full(2, 0.5)) == pytest.approx(found)
+
+
+def test_fitted_answers_leave_other_columns_out() -> None:
+    rng = np.random.default_rng(2)
+    questions = [[best_of(row + np.array([1.0, 1.0]), [row, -row])] for row in rng.normal(size=(20, 2))]
+    weights = fit_answers(questions, [1])
+    assert weights[0] == 0.0 < weights[1]
+    assert fit_answers(questions, []).tolist() == [0.0, 0.0]
+
+
+def test_the_average_precision_of_hand_made_ranks() -> None:
+    right = np.array([True, False, True, False])
+    assert average_precision(np.array([4.0, 3.0, 2.0, 1.0]), right) == pytest.approx((1 + 2 / 3) / 2)
+    assert average_precision(np.array([1.0, 3.0, 2.0, 4.0]), right) == pytest.approx((1 / 3 + 2 / 4) / 2)
+
+
+def test_place_is_read_only_where_the_cut_lead_gains_nothing() -> None:
+    def of(read: tuple[str, ...], precision: float, above: float) -> NeedChoice:
+        return NeedChoice(read, 300.0, precision, above, ())
+
+    bare, worse = of((), 0.5, 0.7), of((), 0.4, 0.9)
+    leading, safe, better = of(("place",), 0.8, 0.6), of(("shared",), 0.6, 0.7), of(("place", "shared"), 0.7, 0.8)
+    assert chosen([bare, worse, leading]) is bare
+    assert chosen([worse, bare, leading, safe]) is safe and chosen([bare, safe, better, leading]) is better
+
+
+def test_need_is_learnt_within_questions(tmp_path: Path) -> None:
+    """What gold answers say is needed most; what is held of a question is told without it."""
+    model = Bottleneck(BottleneckRecord("x", "0", "english"), SentenceEncoder(str(save_bert(tmp_path))), {})
+    learnt = learn_need(model, feedback(12), BottleneckConfig(place=False))
+    learnt.give(model)
+    held = model.source(*[getattr(feedback(1)[0], name) for name in ("question", "passages")])
+    choice = learnt.choice
+    assert choice.read == () and choice.precision == 1.0 and choice.above_lead == 0.0  # no lead lacks the facts
+    assert model.need(held).argmax() == 0 and model.need(held).max() == 1.0
+    inside = model.need(held)
+    model.hold({})
+    assert not np.array_equal(inside, model.need(held)) and model.need(held).argmax() == 0
+    with pytest.raises(DataError, match="fewer than two records have a gold answer"):
+        learn_need(model, [replace(one, gold="Nobody knows.") for one in feedback(3)], BottleneckConfig())
+
+
+def test_corrected_answers_teach_what_is_needed(tmp_path: Path) -> None:
+    """Gold answers say the first sentence, corrected ones the second: with both, both are needed."""
+    model = Bottleneck(BottleneckRecord("x", "0", "english"), SentenceEncoder(str(save_bert(tmp_path))), {})
+    marks = Feedback((), (), SENTENCES[1])
+    records = [replace(one, feedback=marks) for one in feedback(6)]
+    source = model.source(records[0].question, records[0].passages)
+    needs = []
+    for corrected in (False, True):
+        learn_need(model, records, BottleneckConfig(place=False), corrected).give(model)
+        needs.append(model.need(source))
+    assert needs[0][1] < needs[1][1] and needs[1][1] > 2 * needs[1][2]
+
+
+def test_gold_answers_stand_above_the_others_where_asked_for(tmp_path: Path) -> None:
+    model = Bottleneck(BottleneckRecord("x", "0", "english"), SentenceEncoder(str(save_bert(tmp_path))), {})
+    records = [replace(one, preferences=(0,) * 6) for one in feedback(4)]
+    read = {"relevance": RELEVANCE, "factuality": FACTUALITY, "completeness": COMPLETENESS}
+    model.heads |= {name: Head(np.ones(len(of))) for name, of in read.items()}
+    for gold, count in ((False, 0), (True, 4)):
+        lessons = lessons_of(model, records, BottleneckConfig(gold=gold), FitSettings(KINDS))
+        model.hold(dict.fromkeys(lessons.sources.values(), NEED))
+        lists = _people_lists(model, "preference", lessons)
+        assert len(lists) == count and all(len(one.rows) == 5 for of in lists for one in of)
 
 
 # In a run -------------------------------------------------------------------------------------------------------------

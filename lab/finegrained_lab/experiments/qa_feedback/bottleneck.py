@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from finegrained_lab.experiments.qa_feedback.scores import difference, measure
+from finegrained_lab.experiments.intervals import borders, resampled
+from finegrained_lab.experiments.qa_feedback.scores import Measured, difference, measure
 from finegrained_lab.experiments.qa_feedback.split import Fold, split_by_question
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import DataError
@@ -59,16 +60,15 @@ class BottleneckRow(Settings):
         encoder: the frozen encoder, a directory.
         config: of the heads; its `planted` are the families trained on beside people's marks, and those that are
             rotated where there are any.
-        weights: of relevance, factuality and completeness in the total.
+        oracle: take what the gold answer says as what is needed, of the held-out questions too. No reward, but what
+            could be reached if it were known what is needed.
         folds: which folds are run.
         searched: questions of each fold that a price is searched for.
     """
 
     encoder: ModelName
     config: BottleneckConfig = BottleneckConfig()
-    weights: Mapping[str, float] = field(
-        default_factory=lambda: {"relevance": 0.5, "factuality": 0.1, "completeness": 0.3}
-    )
+    oracle: bool = False
     folds: Sequence[int] = (0, 1, 2, 3, 4)
     searched: int = 12
 
@@ -137,10 +137,11 @@ class BottleneckTable(Results):
         "`reward_models.md`; intervals: 95%, bootstrap over questions. A change is ranked right if the component does "
         "at the place what is known of the change (docs/stress_test.md). Heads of a row with planted changes judge a "
         "family that they were not trained on (`copy`, `swap`, `insert`, `delete`, `mismatch`, `degenerate` in turn; "
-        "`pad` and `cut` never). Totals weigh means over segments and the standardised completeness. The cut lead is "
-        "the first 35 words of the first passage; the best sentence the one nearest to the question by its vector; "
-        "the foreign answer another question's gold answer. The price: the best of 200 truth-free edits against the "
-        "median of the record's four answers (no policy is sampled), for the first questions of each fold."
+        "`pad` and `cut` never). Totals weigh means over segments and the standardised completeness as the head of "
+        "preferences does; where trivial answers and the price are shown, `copy` is left out of what is planted. The "
+        "cut lead is the first 35 words of the first passage; the best sentence the one nearest to the question by its "
+        "vector; the foreign answer another question's gold answer. The price: the best of 200 truth-free edits "
+        "against the median of the record's four answers (no policy is sampled), for the first questions of each fold."
     )
 
     feedback: InputFile
@@ -172,7 +173,8 @@ class BottleneckTable(Results):
         parts = [self.opening(result, "Rewards with a bottleneck", self.about)]
         having = {row["row"]: f"Folds: {row['folds']}." for row in result["rows"]}
         listed = [f"- `{name}`: {words} {having.get(name, 'Not run.')}" for name, words in result["names"].items()]
-        parts += ["\n".join(listed), f"## What people said\n\n{_people_table(result)}"]
+        parts += ["\n".join(listed), f"## What a question needs\n\n{_need_table(result['rows'])}"]
+        parts += [f"## What people said\n\n{_people_table(result)}"]
         parts += [f"## Changes of unseen families\n\n{_changes_table(result['rows'])}"]
         parts += [f"## Trivial answers\n\n{_trivial_table(result['rows'])}"]
         parts += [f"## What had to be reached\n\n{_goal_table(result['rows'])}"]
@@ -221,6 +223,7 @@ def _row(
     return {
         "row": name,
         "folds": len(folds),
+        "need": _need_of(folds),
         "people": people,
         "changes": changes,
         "trivial": _trivial_of(asked, seed),
@@ -230,6 +233,17 @@ def _row(
             "below_median": share_of([(id, not above) for id, above in bought], seed),
         },
     }
+
+
+def _need_of(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How well the sentences that gold answers say are told, what was chosen in each fold, and the total's weights."""
+    questions = [one for fold in folds for one in fold["need"].values()]
+    made: dict[str, Any] = {"questions": len(questions), "nothing_needed": sum(not one["needed"] for one in questions)}
+    for metric in ("auc", "average_precision"):
+        values = np.array([[one[metric]] for one in questions if metric in one])
+        drawn = resampled(values, 0)[..., 0] / len(values)
+        made[metric] = asdict(Measured(float(values.mean()), *borders(drawn)))
+    return {**made, "choices": [fold["choice"] for fold in folds], "weights": [fold["weights"] for fold in folds]}
 
 
 def _judged_record(row: Mapping[str, Any]) -> JudgedRecord:
@@ -250,23 +264,57 @@ def _trivial_of(asked: Mapping[str, Any], seed: int) -> dict[str, Any]:
         for name in names
     }
 
-    def above(name: str, ids: Sequence[str]) -> dict[str, Any]:
-        return share_of(
-            [(id, asked[id]["values"]["gold"]["total"] > asked[id]["values"][name]["total"]) for id in ids], seed
-        )
+    def above(name: str, ids: Sequence[str]) -> dict[str, Any] | None:
+        flags = [(id, asked[id]["values"]["gold"]["total"] > asked[id]["values"][name]["total"]) for id in ids]
+        return share_of(flags, seed) if flags else None
 
     lacking = [id for id, one in asked.items() if one["lead_lacks_gold"]]
     others = [id for id in asked if id not in set(lacking)]
+    supported = [id for id in lacking if not asked[id]["gold_facts_unsupported"]]
+    by_role = {}
+    for role in (*ROLES, "total"):
+        pairs = [(id, *(asked[id]["values"][name][role] for name in ("gold", "cut lead"))) for id in lacking]
+        flags = [(id, gold > lead) for id, gold, lead in pairs if gold is not None and lead is not None]
+        by_role[role] = share_of(flags, seed) if flags else None
     return {
         "means": means,
+        "gold_above_lead_that_lacks_by": by_role,
+        "gold_facts": [sum(one[key] for one in asked.values()) for key in ("gold_facts_unsupported", "gold_facts")],
+        "gold_above_lead_that_lacks_supported": above("cut lead", supported),
         "gold_above": {name: above(name, list(asked)) for name in names if name != "gold"},
         "gold_above_lead_that_lacks": above("cut lead", lacking),
         "gold_above_other_leads": above("cut lead", others),
     }
 
 
-def _interval(value: Mapping[str, float], key: str = "ranked_right") -> str:
-    return f"{value[key]:.3f} [{value['low']:.2f}, {value['high']:.2f}]"
+def _interval(value: Mapping[str, float] | None, key: str = "ranked_right") -> str:
+    return "–" if value is None else f"{value[key]:.3f} [{value['low']:.2f}, {value['high']:.2f}]"
+
+
+def _need_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = []
+    for row in rows:
+        need, choices = row["need"], row["need"]["choices"]
+        means = [np.mean([of[role] for of in need["weights"]]) for role in ROLES]
+        line = {"row": row["row"], "AUC": _interval(need["auc"], "value")}
+        line["average precision"] = _interval(need["average_precision"], "value")
+        line["chosen (fold by fold)"] = "; ".join(map(_choice, choices)) if choices[0] else "gold"
+        shown.append(line | {"weights of the total": " / ".join(f"{mean:.2f}" for mean in means)})
+    need, (unsupported, stated) = rows[0]["need"], rows[0]["trivial"]["gold_facts"]
+    return (
+        "How well the sentences that a gold answer says are told from the others of its question, in held-out "
+        "questions; what inner folds chose (place, shared, vectors with their ridge; to learn from people's corrected "
+        "answers beside gold answers); the mean weights of "
+        "relevance, factuality and completeness in the total. Gold answers say no sentence of their passages in "
+        f"{need['nothing_needed']} of {need['questions']} questions, and {unsupported:.0f} of their {stated:.0f} "
+        f"names, numbers and dates stand in no passage.\n\n{markdown_table(shown, list(shown[0]))}"
+    )
+
+
+def _choice(choice: Mapping[str, Any]) -> str:
+    ridge = choice["vector_ridge"]
+    parts = [*(["corrected"] if choice["corrected"] else []), *choice["read"]]
+    return ", ".join([*parts, *([f"vectors {ridge:.0f}"] if ridge else [])]) or "–"
 
 
 def _people_table(result: Mapping[str, Any]) -> str:
@@ -314,10 +362,10 @@ def _goals(row: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
     for one in row["changes"]:
         if one["direction"] == "fall":
             yield f"{one['change']}, {one['role']}: right in 0.80", _interval(one), one["low"] - 0.8
-    lead = row["trivial"]["gold_above_lead_that_lacks"]
-    yield "gold above a cut lead that lacks its facts in 0.90", _interval(lead), lead["low"] - 0.9
-    below = row["price"]["below_median"]
-    yield "price below the median answer in 0.90", _interval(below), below["low"] - 0.9
+    if lead := row["trivial"]["gold_above_lead_that_lacks"]:
+        yield "gold above a cut lead that lacks its facts in 0.90", _interval(lead), lead["low"] - 0.9
+    if below := row["price"]["below_median"]:
+        yield "price below the median answer in 0.90", _interval(below), below["low"] - 0.9
 
 
 def _goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -326,8 +374,12 @@ def _goal_table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
         for what, value, over in _goals(row)
     ]
-    leads = [
-        {"row": row["row"], "gold above the other cut leads": _interval(row["trivial"]["gold_above_other_leads"])}
-        for row in rows
-    ]
+    leads = []
+    for row in rows:
+        trivial = row["trivial"]
+        line = {"gold above a cut lead": row["row"]}
+        by_role = trivial["gold_above_lead_that_lacks_by"]
+        line |= {f"that lacks its facts, {role}": _interval(of) for role, of in by_role.items()}
+        line["the same, passages have all its facts"] = _interval(trivial["gold_above_lead_that_lacks_supported"])
+        leads.append({**line, "others": _interval(trivial["gold_above_other_leads"])})
     return f"{markdown_table(shown, list(shown[0]))}\n\n{markdown_table(leads, list(leads[0]))}"

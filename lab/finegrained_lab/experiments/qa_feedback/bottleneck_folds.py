@@ -13,16 +13,19 @@ import numpy as np
 from finegrained_lab.experiments.qa_feedback.bottleneck import FAMILIES, OTHERS, ROLES, BottleneckRow
 from finegrained_lab.experiments.qa_feedback.split import Fold
 from finegrained_rlhf.core.files import naming
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.metrics.grounding import facts_recalled, facts_unsupported
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
 from finegrained_rlhf.rewards.stress.changes import Change
 from finegrained_rlhf.rewards.stress.measure import RatedTexts, Verdict, verdicts
 from finegrained_rlhf.rewards.stress.reading import StressItem
 from finegrained_rlhf.rewards.stress.search import price
-from finegrained_rlhf.text.facts import facts_of, plain, stands_in
 from finegrained_rlhf.text.trivial import cut_lead
-from reward_models.bottleneck.fit import FitSettings, fit_components, fit_need
+from reward_models.bottleneck.features import Array, Source
+from reward_models.bottleneck.fit import FitSettings, fit_components, fit_need, lessons_of
 from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
+from reward_models.bottleneck.need import average_precision, said_shares
 from reward_models.bottleneck_scorer import BottleneckScorer
 from reward_models.data.examples import LabelSettings
 from reward_models.kinds import KINDS
@@ -38,13 +41,6 @@ def texts_nobody_wrote(item: StressItem, model: Bottleneck, foreign: str) -> dic
     best = source.sentences[source.nearest] if source.sentences else ""
     named = {"cut lead": first, "best sentence": best, "restated question": record.question}
     return {"gold": record.gold, **named, "foreign answer": foreign, "empty": ""}
-
-
-def lacks_gold(record: StressItem, lead: str) -> bool:
-    """Whether a text has none of the names, numbers and dates that the gold answer has and the question has not."""
-    asked, copied = plain(record.record.question), plain(lead)
-    facts = [fact.text for fact in facts_of(record.record.gold) if not stands_in(fact.text, asked)]
-    return bool(facts) and not any(stands_in(fact, copied) for fact in facts)
 
 
 def recall(encoder: SentenceEncoder, path: Path) -> None:
@@ -77,33 +73,56 @@ class FoldRun:
         self.row, self.fold, self.seed = row, fold, seed
         self.items = {record.id: items[record.id] for record in fold.test if record.id in items}
         self.changes = [change for change in changes if change.record in self.items]
-        self.settings = FitSettings(KINDS, seed=seed)
         record = BottleneckRecord(row.encoder, encoder.digest, "english")
         self.model = Bottleneck(record, encoder, {}, remembered=None)
-        fit_need(self.model, fold.train, row.config)
+        self.lessons = lessons_of(self.model, fold.train, row.config, FitSettings(KINDS, seed=seed))
+        self.learnt = fit_need(self.model, self.lessons, KINDS, row.config)
+        if row.oracle:
+            known = [one for one in (*fold.train, *fold.test) if one.gold is not None]
+            self.model.hold({source: shares / shares.max(initial=1e-9) for source, shares in map(self._gold, known)})
+
+    def _gold(self, record: FeedbackRecord) -> tuple[Source, Array]:
+        assert record.gold is not None
+        source, cut = self.model.source(record.question, record.passages), self.model.segmenter.sub_sentences
+        return source, said_shares(source, record.gold, [record.gold[start:end] for start, end in cut(record.gold)])
+
+    def needed(self) -> dict[str, dict[str, Any]]:
+        """Of each held-out question how well the sentences that its gold answer says are told, and what it says."""
+        rows: dict[str, dict[str, Any]] = {}
+        for record in self.fold.test:
+            if record.id in self.items:
+                source, shares = self._gold(record)
+                right, need = shares > self.row.config.needed, self.model.need(source)
+                row: dict[str, Any] = {"needed": int(right.sum()), "sentences": len(right)}
+                if right.any() and not right.all():
+                    above = need[right][:, None] - need[~right]
+                    row["auc"] = float(((above > 0) + (above == 0) / 2).mean())
+                    row["average_precision"] = average_precision(need, right)
+                rows[record.id] = row
+        return rows
 
     def measure(self) -> dict[str, Any]:
         """What `fold_K.json` holds."""
-        measured: dict[str, Any] = {"changes": [], "trivial": {}, "judged": {}}
+        choice = {} if self.row.oracle else self.learnt.to_json()
+        measured: dict[str, Any] = {"choice": choice, "need": self.needed(), "changes": [], "trivial": {}, "judged": {}}
         for left_out in [*(FAMILIES if self.row.config.planted else ()), None]:
-            families = [family for family in self.row.config.planted if family != left_out]
-            fit_components(self.model, self.fold.train, replace(self.row.config, planted=families), self.settings)
+            fit_components(self.model, self.lessons, KINDS, left_out)
             print(f"bottleneck: fitted without {left_out or 'nothing'}", flush=True)
             rated = self._rated()
             tested = (left_out,) if left_out else OTHERS if self.row.config.planted else (*FAMILIES, *OTHERS)
             measured["changes"] += [_verdict(one) for one in self._verdicts(rated, tested)]
             if left_out == "copy" or not self.row.config.planted:
-                measured["trivial"] = self._trivial(rated)
+                measured |= {"trivial": self._trivial(rated), "price": self._price(rated)}
             if left_out is None:
                 measured["judged"] = {name: [asdict(one) for one in self._judged(name)] for name in COMPONENTS}
-                measured["price"] = self._price(rated)
+                measured["weights"] = self.model.weights
         return measured
 
     def _rated(self) -> RatedTexts:
         components = {role: BottleneckScorer("", role, model=self.model) for role in ROLES}
         setting = ComponentConfig(aggregation="mean", empty=-1.0)
         settings = {"relevance": setting, "factuality": setting}
-        composer = RewardComposer(RewardConfig(components, dict(self.row.weights), settings))
+        composer = RewardComposer(RewardConfig(components, self.model.weights, settings))
         return RatedTexts(
             composer, {id: item.prompt for id, item in self.items.items()}, {role: role for role in ROLES}
         )
@@ -127,7 +146,11 @@ class FoldRun:
             values = {
                 name: {role: rated.value(id, text, role) for role in (*ROLES, "total")} for name, text in texts.items()
             }
-            rows[id] = {"values": values, "lead_lacks_gold": lacks_gold(item, texts["cut lead"])}
+            gold, passages = item.record.gold, ["\n".join(passage) for passage in item.record.passages]
+            recalled, facts = facts_recalled(texts["cut lead"], (gold,), item.record.question)
+            unsupported, stated = facts_unsupported(gold, passages)
+            rows[id] = {"values": values, "lead_lacks_gold": bool(facts) and not recalled}
+            rows[id] |= {"gold_facts": stated, "gold_facts_unsupported": unsupported}
         return rows
 
     def _answers(self) -> dict[str, tuple[str, ...]]:
