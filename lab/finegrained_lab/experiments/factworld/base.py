@@ -14,13 +14,15 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 SHARED_RUNS = ("sft", *(f"reward_models/{kind}" for kind in REWARD_MODELS))
 """What `pipeline=factworld/models` trains for all tables."""
+WITHOUT_PREFERENCE = tuple(run for run in SHARED_RUNS if run != "reward_models/preference")
 
 
 @dataclass(frozen=True)
 class Table(ResultsTable):
-    """Collects a FactWorld experiment of several seeds; `runs` are those it trains beside `SHARED_RUNS`."""
+    """Collects a FactWorld experiment of several seeds; `runs` are those it trains beside `shared`."""
 
     world: ClassVar[str] = "FactWorld"
+    shared: ClassVar[tuple[str, ...]] = SHARED_RUNS
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """The annotator's noise, which must be the same for all seeds."""
@@ -31,7 +33,7 @@ class Table(ResultsTable):
         return f"{super().introduction(result)} Annotator noise {result['annotator_noise']:g}."
 
     def _timed(self) -> dict[str, tuple[str, ...]]:
-        return {"table": self.runs, "shared_models": SHARED_RUNS}
+        return {"table": self.runs, "shared_models": self.shared}
 
     def took(self, result: Mapping[str, Any]) -> str:
         """How long this table's runs and the shared ones took."""

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.factworld.answers import MEASURES, OUTCOMES, TRUTH, read_judged, win_tie_lose
-from finegrained_lab.experiments.factworld.base import trained_row
+from finegrained_lab.experiments.factworld.base import WITHOUT_PREFERENCE, trained_row
 from finegrained_lab.experiments.factworld.evaluated import EvaluatedTable
 from finegrained_lab.figures import Bars, draw_bars
 from finegrained_rlhf.core.errors import DataError
@@ -139,6 +139,7 @@ class PresetsTable(AlgorithmsTable):
     pairs = TODAY
     runs = tuple(system for pair in TODAY.values() for system in pair)
     systems = ("sft", *runs)
+    shared = WITHOUT_PREFERENCE
 
 
 def processor_seconds(run: RunDirectory) -> list[float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.factworld.answers import TRUTH
-from finegrained_lab.experiments.factworld.base import SHARED_RUNS, trained_row
+from finegrained_lab.experiments.factworld.base import WITHOUT_PREFERENCE, trained_row
 from finegrained_lab.experiments.factworld.evaluated import EvaluatedTable
 from finegrained_lab.experiments.factworld.tables.algorithms import best_until, processor_seconds
 from finegrained_lab.figures import Bars, draw_bars
@@ -35,13 +35,10 @@ class CreditTable(EvaluatedTable):
     )
     runs: ClassVar[tuple[str, ...]] = ("end", "revised")
     systems: ClassVar[tuple[str, ...]] = ("sft", "end", "revised")
+    shared = WITHOUT_PREFERENCE
     baseline = "end"
     columns = (*TRUTH, "mean_tokens", *ON_DEV)
     caption = "True errors by when rewards are paid, on test questions"
-
-    def _timed(self) -> dict[str, tuple[str, ...]]:
-        shared = tuple(run for run in SHARED_RUNS if run != "reward_models/preference")  # none is trained here
-        return {"table": self.runs, "shared_models": shared}
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """With what the run says of its training; `sft` is where all of them begin."""
