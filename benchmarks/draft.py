@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from benchmarks.command import read_arguments, run_main
 from benchmarks.families import CausalShape, build_causal, causal_config
@@ -35,6 +34,7 @@ from benchmarks.workload import CLS, EOS, FIRST_WORD, PAD, build_policy, build_t
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.records import Prompt, Sample
+from finegrained_rlhf.models.from_disk import open_tokenizer
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.lookup import PromptLookup
@@ -162,7 +162,7 @@ def of_texts(data: str, tokenizer: str) -> list[dict[str, Any]]:
         data: JSON list of objects with `text` and `answer`, a text or a list of which the first is taken.
         tokenizer: directory of one that transformers reads.
     """
-    encode = AutoTokenizer.from_pretrained(tokenizer)
+    encode = open_tokenizer(Path(tokenizer))
     texts = [
         (row["text"], row["answer"] if isinstance(row["answer"], str) else row["answer"][0]) for row in read_json(data)
     ]

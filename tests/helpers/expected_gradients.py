@@ -189,6 +189,10 @@ class _Drawn:
     def train(self, on: bool) -> None:
         """There is no dropout."""
 
+    def modules(self) -> tuple[()]:
+        """There are no networks."""
+        return ()
+
 
 _of_networks = update.token_statistics
 

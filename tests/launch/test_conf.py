@@ -409,7 +409,8 @@ def rlhf_steps() -> list[tuple[str, str]]:
         for pipeline in PIPELINES
         if pipeline.startswith("factworld/")
         and not re.fullmatch(
-            "factworld/(algorithm.*|.*grid|holes|.*models|annotation|credit.*|preset.*|predict|revisions)", pipeline
+            "factworld/(algorithm.*|.*grid|holes|.*models|annotation|(free_)?credit.*|preset.*|predict|revisions)",
+            pipeline,
         )
         for system in RLHF
         if (OmegaConf.load(conf_file(f"pipeline/{pipeline}.yaml")).get("steps") or {}).get(system, 0) is not None

@@ -121,7 +121,7 @@ def test_caches_of_the_steppers(kind: str) -> None:
     else:
         stepper = T5Stepper(policy, encoded, samples=2, max_new_tokens=7)
         layers = stepper.layers
-        names = ("keys", "values", "cross_keys", "cross_values")
+        names = ("own", "cross_keys", "cross_values")
         tensors = [getattr(layer, name) for layer in layers for name in names]
         copies = [block.qkv for block in stepper.weights.blocks]
         if kind == "t5-v1.1":

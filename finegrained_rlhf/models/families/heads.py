@@ -59,6 +59,7 @@ def is_product(head: Any) -> bool:
     return plain and not head._forward_hooks and not head._forward_pre_hooks and "forward" not in vars(head)
 
 
+@torch.no_grad()
 def bf16_product(a: Tensor, b: Tensor) -> Tensor:
     """The matrix product of bf16 [n, k] and bf16 [k, m] in fp32, without gradient."""
     with torch.autocast(a.device.type, enabled=False):

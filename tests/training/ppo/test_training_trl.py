@@ -119,6 +119,10 @@ class _Still:
     def train(self, mode: bool) -> None:
         """Nothing."""
 
+    def modules(self) -> tuple[()]:
+        """None."""
+        return ()
+
 
 @pytest.mark.parametrize(
     ("name", "settings"),
