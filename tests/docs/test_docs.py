@@ -219,22 +219,25 @@ def overrides(command: Command, user_files: Path) -> list[str]:
 
 
 def test_the_algorithms_page_quotes_its_table() -> None:
-    results = read_json(ROOT / "docs/results/factworld/algorithms.json")["summary"]
+    table = read_json(ROOT / "docs/results/factworld/presets.json")
     text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    errors = {(row["system"], row["seed"]): row["mean_error"] for row in table["rows"]}
+    of = table["summary"]
 
-    def row(name: str, dense: str, holistic: str | None) -> str:
-        errors = [results[system]["mean_error"] for system in (dense, holistic) if system is not None]
-        cells = [f"{error['mean']:.3f} ± {error['std']:.3f}" for error in errors] + ["–"] * (holistic is None)
-        time = results[dense]["processor_s"]["mean"] / results["ppo"]["processor_s"]["mean"]
-        return f"| {name} | {' | '.join(cells)} | {'1' if dense == 'ppo' else f'{time:.2f}'} |"
+    def row(name: str, dense: str, holistic: str) -> str:
+        cells = [f"{of[s]['mean_error']['mean']:.3f} ± {of[s]['mean_error']['std']:.3f}" for s in (dense, holistic)]
+        lower = sum(errors[dense, seed] < errors[holistic, seed] for seed in table["seeds"])
+        time = of[dense]["processor_s"]["mean"] / of["ppo"]["processor_s"]["mean"]
+        return f"| {name} | {' | '.join(cells)} | {lower} of 5 | {'1' if dense == 'ppo' else f'{time:.2f}'} |"
 
+    credits = {"GDPO": " (`credit=process`)", "GRPO": " (`credit=process`)", "RLOO": " (`credit=returns`)"}
     assert row("PPO", "ppo", "ppo_holistic") in text
-    assert row("PPO with a value head a reward", "ppo_heads", None) in text
-    for name, credit in (("GDPO", "process"), ("GRPO", "process"), ("RLOO", "returns")):
-        assert row(f"{name} (`credit={credit}`)", f"{name.lower()}_dense", f"{name.lower()}_holistic") in text
-    assert f"SFT has {results['sft']['mean_error']['mean']:.3f}" in text
-    on_the_way = " and ".join(f"{results[s]['error_during_training']['mean']:.3f}" for s in ("ppo", "ppo_holistic"))
-    assert f"over all episodes: {on_the_way})" in text
+    for name in ("GDPO", "CISPO", "GSPO", "GRPO", "RLOO", "Dr. GRPO"):
+        system = name.lower().replace(". ", "_")
+        assert row(name + credits.get(name, ""), f"{system}_dense", f"{system}_holistic") in text
+    assert f"SFT has {of['sft']['mean_error']['mean']:.3f}" in text
+    at_the_end = sum(row["best_step"] == 20 for row in table["rows"])
+    assert f"In {at_the_end} of the {len(table['rows']) - 5} runs" in " ".join(text.split())
 
 
 def test_every_file_that_went_from_scripts_has_its_command_in_the_changelog() -> None:
