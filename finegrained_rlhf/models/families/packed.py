@@ -269,7 +269,7 @@ def packed_states(
         return _added(visible_columns(*columns, window), columns[1], dtype)
 
     hidden = backbone(
-        input_ids=ids, attention_mask=_masks(backbone.config, mask), position_ids=columns[2], use_cache=False
+        input_ids=ids, attention_mask=masks_of_layers(backbone.config, mask), position_ids=columns[2], use_cache=False
     ).last_hidden_state
     first = hidden[torch.arange(prompts, device=device), prompt_mask.sum(dim=1) - 1]
     first = first[:, None, None].expand(-1, slots, 1, -1)
@@ -327,7 +327,7 @@ def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int 
     return visible
 
 
-def _masks(config: Any, mask: Callable[[int | None], Any]) -> Any:
+def masks_of_layers(config: Any, mask: Callable[[int | None], Any]) -> Any:
     """The mask, by window, that a backbone takes for all layers, or one for each kind of layer."""
     family = CAUSAL_FAMILIES[config.model_type]
     if family.windows == "none":

@@ -20,6 +20,7 @@ from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.models.families import seq2seq
 from finegrained_rlhf.models.families.attention import FLEX_OR_SDPA
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+from finegrained_rlhf.models.families.packed import masks_of_layers
 
 Ids = Sequence[int]
 
@@ -153,11 +154,7 @@ def _masks(backbone: Any, same: Tensor) -> Any:
         seen = same & (back >= 0) if window is None else same & (back >= 0) & (back < window)
         return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -torch.inf)[:, None]
 
-    windows = CAUSAL_FAMILIES[config.model_type].windows
-    if windows != "layers":
-        return mask(config.sliding_window if windows == "all" else None)
-    sizes = {"full_attention": None, "sliding_attention": config.sliding_window}
-    return {kind: mask(sizes[kind]) for kind in dict.fromkeys(config.layer_types)}
+    return masks_of_layers(config, mask)
 
 
 def t5_prompt_states(model: Any, texts: Sequence[Ids], pad: int, like: Like) -> Tensor:
