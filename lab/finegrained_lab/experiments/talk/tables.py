@@ -96,7 +96,8 @@ class TalkTable(Results):
         parts = [
             self.opening(result, self.title, about, f", {self.split} prompts, seeds {seeds}"),
             f"Rows that are still missing: {result['missing']}." if result["missing"] else "",
-            _spread(result["summary"]) if len(result["seeds"]) > 1 else _lowest(result["summary"]),
+            _spread(result["summary"]) if len(result["seeds"]) > 1 else "",
+            _lowest(result["summary"]) if any(len(pairs) > 1 for pairs in self.points.values()) else "",
             _pairs(result["rows"]) if len(result["seeds"]) > 1 else "",
             f"## Every run\n\n{markdown_table(every, columns).strip()}",
         ]
@@ -118,7 +119,7 @@ def _lowest(summary: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
         own = [name for name in summary if name.startswith(arm)]
         if own:
             lines.append(f"- {min(own, key=lambda name: summary[name]['errors'][0])}")
-    return "## The fewest wrong turns of each arm\n\n" + "\n".join(lines)
+    return "## The fewest wrong turns of each arm, by the mean over seeds\n\n" + "\n".join(lines)
 
 
 def _name(row: Mapping[str, Any]) -> str:
