@@ -16,6 +16,7 @@ __getattr__, __dir__ = lazy_exports(
         "EfficiencyTable": "tables.efficiency",
         "FactWorldGrid": "grid",
         "FactWorldTable": "results",
+        "FreeCreditTable": "tables.credit",
         "FreeFormTable": "tables.systems",
         "HolesTable": "holes",
         "MeasureDrift": "drift",

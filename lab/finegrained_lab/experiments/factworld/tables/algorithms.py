@@ -25,7 +25,7 @@ PAIRS = {"PPO": (PPO, "ppo_holistic"), "RLOO": ("rloo_dense", "rloo_holistic"),
 RUNS = (PPO, "ppo_heads", "ppo_holistic", *(system for name in ("RLOO", "GRPO", "GDPO") for system in PAIRS[name]))
 OLD = (
     " Every system sampled at temperature 0.7 from the top 20 and scored the softmax, which the presets of groups "
-    "no longer do; `pipeline=factworld/presets` makes this table with today's presets, and has not been run."
+    "no longer do; [today's presets](presets.md) have a table of their own."
 )
 """What marks the table that was made before group algorithms scored what they sample."""
 ON_DEV = ("error_during_training", "equal_time_error", "processor_s", "best_step", "steps", "kl")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_lab.experiments.factworld.answers import TRUTH
 from finegrained_lab.experiments.factworld.base import SHARED_RUNS, trained_row
@@ -33,8 +33,8 @@ class CreditTable(EvaluatedTable):
         "questions over all episodes. `processor_s`: processor time of the training steps, on one thread. `kl`: the "
         "last step's, in nats an episode."
     )
-    runs = ("end", "revised")
-    systems = ("sft", "end", "revised")
+    runs: ClassVar[tuple[str, ...]] = ("end", "revised")
+    systems: ClassVar[tuple[str, ...]] = ("sft", "end", "revised")
     baseline = "end"
     columns = (*TRUTH, "mean_tokens", *ON_DEV)
     caption = "True errors by when rewards are paid, on test questions"
@@ -63,3 +63,16 @@ class CreditTable(EvaluatedTable):
         }
         summary = result["summary"]
         draw_bars(path, [Bars(t, {s: summary[s][name] for s in self.systems}) for name, t in titles.items()])
+
+
+@dataclass(frozen=True)
+class FreeCreditTable(CreditTable):
+    """The same in the setting of `FreeFormTable`, with the whole reward at the last token beside."""
+
+    title = "FactWorld with open questions and free gold answers: when dense rewards are paid"
+    about = (
+        CreditTable.about.replace("(credit_grid.md)", "(free_credit_grid.md)")
+        + " `outcome`: the whole answer's reward at its last token, of which `revised` pays the same sum earlier."
+    )
+    runs = ("end", "revised", "outcome")
+    systems = ("sft", "end", "revised", "outcome")
