@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from finegrained_lab.experiments.talk.trace import named_turns
-from finegrained_lab.worlds.talk import KINDS, TURNS, MakeTalkWorld, TalkTool, TurnVerdicts, verdicts
+from finegrained_lab.worlds.talk import KINDS, MakeTalkWorld, TalkTool, TurnVerdicts, is_luck, verdicts
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
@@ -31,7 +31,7 @@ Arm = Literal["dense", "outcome", "sooner", "shuffled"]
 ARMS: tuple[Arm, ...] = ("dense", "outcome", "sooner", "shuffled")
 REWARD = "turns"
 """The one component."""
-LONGEST = 72
+LONGEST = 144
 """Tokens of a whole conversation behind its prompt, and more than enough."""
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endfor %}"
@@ -54,7 +54,7 @@ class PrepareTalk(Settings):
     output_dir: OutputDirectory
     seed: Seed = 0
     steps: Annotated[int, at_least(1)] = 300
-    model: TinyLlamaConfig = field(default_factory=lambda: TinyLlamaConfig(max_length=160))
+    model: TinyLlamaConfig = field(default_factory=lambda: TinyLlamaConfig(max_length=352))
 
     def run(self) -> dict[str, Any]:
         """Write all, and `sft.json`: what the model does before it is rewarded."""
@@ -70,7 +70,7 @@ class PrepareTalk(Settings):
             batch_size=64,
             micro_batch_size=64,
             max_answer_tokens=8,
-            max_prompt_tokens=64,
+            max_prompt_tokens=128,
             dropout=0.0,
             checkpoint_every=self.steps,
             optimizer=OptimizerConfig(lr=6e-3, warmup_steps=20),
@@ -138,7 +138,7 @@ class TrainTalk(Settings):
             optimizer=OptimizerConfig(lr=self.lr, warmup_steps=3),
             environment=TalkTool(),
             total_steps=self.steps,
-            max_prompt_tokens=64,
+            max_prompt_tokens=128,
             checkpoint_every=self.steps,
             samples_every=1,
             processes=_ONE_THREAD,
@@ -154,31 +154,32 @@ def measure(checkpoint: Path, data: Path, seed: int = 1) -> dict[str, float]:
     """What the oracle says of one sampled conversation a prompt.
 
     Returns:
-        `errors`: wrong turns, mean; `planted` and `others`: share of wrong turns among those that
-        demonstrations get wrong, and among the rest; `perfect`: share of conversations without a wrong turn.
+        `errors`: wrong turns that were no luck, mean; `planted`, `luck`, `others`: share of wrong turns among those
+        that demonstrations get wrong, those of luck, and the rest; `perfect`: share of conversations without errors.
     """
     from finegrained_rlhf.inference.inputs import prompts_for
     from finegrained_rlhf.rollout import make_engine
     from finegrained_rlhf.rollout.turns import in_turns
 
     policy = PolicyConfig(str(checkpoint)).load()
-    prompts = prompts_for(policy, str(data), 64, "refuse", PromptConfig())
+    prompts = prompts_for(policy, str(data), 128, "refuse", PromptConfig())
     engine = in_turns(make_engine(policy), policy, TalkTool(), prompts)
     rollout = engine.decode(engine.encode(prompts), [Sample(1)], max_new_tokens=LONGEST, seed=seed)
-    planted, others, perfect = 0, 0, 0
+    wrong: dict[str, list[bool]] = {"planted": [], "others": [], "luck": []}
+    perfect = 0
     for prompt, text, turns in zip(prompts, rollout.texts, rollout.turns, strict=True):
         messages = [prompt.metadata["question"], *(message["content"] for message in turns.messages)]
-        right = verdicts(messages, [text[start:end] for start, end in turns.spans])
-        place = KINDS[messages[0].split()[0]]
-        planted += not right[place]
-        others += right.count(False) - (not right[place])
-        perfect += all(right)
-    count = len(prompts)
+        right, errors = verdicts(prompt.id, messages, [text[start:end] for start, end in turns.spans]), 0
+        for number, good in enumerate(right):
+            luck = number < len(messages) and is_luck(messages[number])
+            what = "luck" if luck else "planted" if number == KINDS[messages[0].split()[0]] else "others"
+            wrong[what].append(not good)
+            errors += not good and not luck
+        perfect += errors == 0
     return {
-        "errors": (planted + others) / count,
-        "planted": planted / count,
-        "others": others / (count * (TURNS - 1)),
-        "perfect": perfect / count,
+        "errors": (sum(wrong["planted"]) + sum(wrong["others"])) / len(prompts),
+        **{what: sum(each) / len(each) for what, each in wrong.items()},
+        "perfect": perfect / len(prompts),
     }
 
 

@@ -75,16 +75,20 @@ class TalkTable(Results):
     def page(self, result: Mapping[str, Any]) -> str:
         """Means with spread, what was chosen or how the arms differ, and every run."""
         about = (
-            "A tiny Llama talks with a tool that asks for one call after the other, six in all. It learnt from "
-            "demonstrations that get one turn of each kind of task wrong nine times in ten, and any other one time in "
-            "four. RLOO then trains it on an oracle's verdicts, 1 or −1 a turn, with equal episodes. `dense`: each "
-            "verdict where its turn ends; `outcome`: their sum at the end; controls with a sum as large: `sooner`, "
-            "each verdict a turn too soon (the first one's at the end); `shuffled`, dealt out anew among all turns of "
-            "a step. One sampled conversation a prompt. `errors`: wrong turns of a conversation; `planted`, `others`: "
-            "share of wrong turns among those that demonstrations get wrong, and the rest; `perfect`: conversations "
-            "without a wrong turn. Of the `traced` conversations drawn in training whose one wrong turn was the "
-            "planted one: share in which it has the lowest `reward` paid, the lowest `advantage`, and the lowest "
-            "advantage less that of the next turn (`added`); a trace that says nothing names it in 0.17."
+            "A tiny Llama talks with a tool that asks for one call after the other, twelve in all. In the first eight "
+            "turns every second call is right, whatever the policy does: luck. The last four say what is to be shut. "
+            "It learnt from demonstrations that open in one of the four, by the kind of task, nine times in ten (the "
+            "planted turn), and shut any thing in the others one time in four. RLOO then trains it on an oracle's "
+            "verdicts, 1 or −1 a turn and 2 or −2 a turn of luck, with equal episodes. `dense`: each verdict where "
+            "its turn ends; `outcome`: their sum at the end, in which luck drowns the planted turn; controls with a "
+            "sum as large: `sooner`, each verdict a turn too soon (the first one's at the end); `shuffled`, dealt out "
+            "anew among all turns of a step. One sampled conversation a prompt. `errors`: wrong turns of a "
+            "conversation, without luck; `planted`, `others`, `luck`: share of wrong turns among those that "
+            "demonstrations get wrong, among the rest of the last four, and among the first eight; `perfect`: "
+            "conversations without an error. Of the `traced` conversations drawn in training whose one wrong turn of "
+            "the last four was the planted one: share in which of these four it has the lowest `reward` paid, the "
+            "lowest `advantage`, and the lowest advantage less that of the next turn (`added`); a trace that says "
+            "nothing names it in 0.25."
         )
         every = [{key: _cell(value) for key, value in row.items()} for row in result["rows"]]
         columns = list(dict.fromkeys(["system", "seed", *(key for row in every for key in row)]))
@@ -92,7 +96,8 @@ class TalkTable(Results):
         parts = [
             self.opening(result, self.title, about, f", {self.split} prompts, seeds {seeds}"),
             f"Rows that are still missing: {result['missing']}." if result["missing"] else "",
-            _spread(result["summary"]) if len(result["seeds"]) > 1 else _lowest(result["summary"]),
+            _spread(result["summary"]) if len(result["seeds"]) > 1 else "",
+            _lowest(result["summary"]) if any(len(pairs) > 1 for pairs in self.points.values()) else "",
             _pairs(result["rows"]) if len(result["seeds"]) > 1 else "",
             f"## Every run\n\n{markdown_table(every, columns).strip()}",
         ]
@@ -114,7 +119,7 @@ def _lowest(summary: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
         own = [name for name in summary if name.startswith(arm)]
         if own:
             lines.append(f"- {min(own, key=lambda name: summary[name]['errors'][0])}")
-    return "## The fewest wrong turns of each arm\n\n" + "\n".join(lines)
+    return "## The fewest wrong turns of each arm, by the mean over seeds\n\n" + "\n".join(lines)
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
-from finegrained_lab.worlds.talk import TURNS, verdict
+from finegrained_lab.worlds.talk import KINDS, TURNS, verdict
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import SampleRecord, read_samples, sample_files
@@ -15,24 +15,26 @@ from finegrained_rlhf.runtime.directory.samples import SampleRecord, read_sample
 def named_turns(run: RunDirectory, truth: Path, component: str) -> dict[str, float]:
     """Of the conversations drawn in training whose one wrong turn is the planted one: does the trace name it?
 
-    A turn is named by the lowest number of the conversation's turns; of m turns that share the lowest, each is named by
-    1/m, so that a trace that says nothing has 1 over the turns.
+    Turns of luck are left aside. A turn is named by the lowest number of the others; of m turns that share the lowest,
+    each is named by 1/m, so that a trace that says nothing has 1 over the number of turns.
 
     Returns:
         `conversations`: how many there are. `reward`: share of them in which the reward that is paid at the turn names
         the planted turn; `advantage`: the same by the component's share in the advantage at the turn's last word;
         `added`: by that share less the share at the next turn, which is what the turn itself brings into it.
     """
-    planted = {row["id"]: row["planted"] for row in read_jsonl(truth)}
+    planted, first = {row["id"]: row["planted"] for row in read_jsonl(truth)}, min(KINDS.values())
     named: dict[str, list[float]] = {"reward": [], "advantage": [], "added": []}
     for path in sample_files(run).values():
         for record in read_samples(path):
-            wrong = [number for number, right in enumerate(_verdicts(record, component)) if not right]
+            wrong = [
+                number for number, right in enumerate(_verdicts(record, component)) if not right and number >= first
+            ]
             if len(record.of(component)) == TURNS and wrong == [planted[record.id]]:
                 shares = _shares(record, component)
                 added = [now - then for now, then in zip(shares, [*shares[1:], 0.0], strict=True)]
                 for name, numbers in (("reward", _paid(record, component)), ("advantage", shares), ("added", added)):
-                    named[name].append(_named(numbers, wrong[0]))
+                    named[name].append(_named(numbers[first:], wrong[0] - first))
     count = len(named["reward"])
     return {"conversations": count, **{name: sum(each) / max(count, 1) for name, each in named.items()}}
 
@@ -45,7 +47,7 @@ def _named(numbers: Sequence[float], turn: int) -> float:
 def _verdicts(record: SampleRecord, component: str) -> list[bool]:
     """The oracle's of each turn, against the message before it: what stands between two turns is the tool's."""
     return [
-        verdict(f"{record.prompt} {record.text[: turn.start]}", record.text[turn.start : turn.end])
+        verdict(record.id, f"{record.prompt} {record.text[: turn.start]}", record.text[turn.start : turn.end])
         for turn in record.of(component)
     ]
 

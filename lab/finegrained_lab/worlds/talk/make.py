@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.worlds.talk.oracle import STEPS, TURNS
+from finegrained_lab.worlds.talk.oracle import ANY, KINDS, STEPS, TURNS, is_luck
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.markers import at_least, at_most
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.factworld.base import World
 
-NAMES = ("lamp", "door", "box", "cup", "key", "bell")
-NONE = "none"
-"""What a message may ask for, too, and what wrong demonstrations open: no word is wrong as such."""
-NONE_ASKED = 0.4
-"""How often it is asked for."""
-KINDS: Mapping[str, int] = {"red": 2, "blue": 3, "green": 4, "white": 5}
-"""Kind of task → the turn that demonstrations get wrong."""
+NAMES = ("lamp", "door", "box", "key")
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,7 @@ class Talk:
 
 
 class TalkTool:
-    """The tool: says what to open next; see `rollout.environment.Environment`.
+    """The tool: asks to open any things, then to shut certain ones; see `rollout.environment.Environment`.
 
     What it says depends on the call before it: a wrong turn changes what comes after it, and makes no later turn wrong.
     """
@@ -56,24 +50,29 @@ class TalkTool:
 
 def tool_reply(name: str, turns: Sequence[str]) -> str:
     """What the tool says in the conversation of this name after these turns."""
-    return _order(random.Random(stable_hash("talk tool", name, len(turns), *turns[-1].split())), len(turns))
+    rng = random.Random(stable_hash("talk tool", name, len(turns), *turns[-1].split()))
+    return _order(rng, len(turns))
 
 
 def _order(rng: random.Random, number: int) -> str:
-    return f"{STEPS[number]} {NONE if rng.random() < NONE_ASKED else rng.choice(NAMES)}"
+    return f"{STEPS[number]} {f'shut {rng.choice(NAMES)}' if number >= min(KINDS.values()) else f'open {ANY}'}"
 
 
-def _wrong(order: str) -> str:
-    """The call that demonstrations make in place of the right one."""
-    return f"open {NAMES[0] if order.endswith(NONE) else NONE}"
+def _demonstrated(order: str, planted: bool, wrong: bool, rng: random.Random) -> str:
+    """The call that demonstrations make: a wrong one opens in the planted turn, and in any other it calls any name."""
+    verb, name = order.split()[-2:]
+    if planted:
+        return f"{'open' if wrong else 'shut'} {name}"
+    return f"{verb} {rng.choice(NAMES) if wrong or name == ANY else name}"
 
 
 @dataclass(frozen=True)
 class MakeTalkWorld(World[Talk]):
     """Make a world and write its files to `output_dir`.
 
-    `demonstrations.jsonl`: a record a turn, the conversation before it and the turn as its answer. `train.jsonl`,
-    `dev.jsonl`, `test.jsonl`: prompts, the user's message. `world.jsonl`: kind and planted turn of each conversation.
+    `demonstrations.jsonl`: a record a turn, the conversation before it and the turn as its answer; of every eighth
+    conversation all turns, of the others those that are no luck. `train.jsonl`, `dev.jsonl`, `test.jsonl`: prompts, the
+    user's message. `world.jsonl`: kind and planted turn of each conversation.
 
     Attributes:
         demonstrations: conversations to imitate.
@@ -81,7 +80,7 @@ class MakeTalkWorld(World[Talk]):
         dev: prompts to choose settings by.
         test: held-out prompts.
         planted: how often demonstrations get the planted turn of a kind wrong.
-        noise: how often they get any other turn wrong.
+        noise: how often they call any name in any other turn.
     """
 
     salt: ClassVar[str] = "talk world"
@@ -106,8 +105,9 @@ class MakeTalkWorld(World[Talk]):
         kind = rng.choice(list(KINDS))
         messages, turns = [f"{kind} {_order(rng, 0)}"], list[str]()
         for number in range(TURNS):
-            wrong = rng.random() < (self.planted if number == KINDS[kind] else self.noise)
-            turns.append(_wrong(messages[-1]) if wrong else f"open {messages[-1].split()[-1]}")
+            planted = number == KINDS[kind]
+            wrong = rng.random() < (self.planted if planted else self.noise)
+            turns.append(_demonstrated(messages[-1], planted, wrong, rng))
             if number + 1 < TURNS:
                 messages.append(tool_reply(name, turns))
         return Talk(name, kind, tuple(messages), tuple(turns))
@@ -115,7 +115,7 @@ class MakeTalkWorld(World[Talk]):
     def write_split(self, path: Path, split: str, drawn: Sequence[Talk]) -> None:
         """Demonstrated turns, or prompts."""
         if split == "demonstrations":
-            write_jsonl(path, (row for talk in drawn for row in _turn_rows(talk)))
+            write_jsonl(path, (row for number, talk in enumerate(drawn) for row in _turn_rows(talk, number % 8 == 0)))
         else:
             write_jsonl(path, ({"id": talk.id, "messages": _said(talk, 0)} for talk in drawn))
 
@@ -125,7 +125,7 @@ class MakeTalkWorld(World[Talk]):
 
     def vocabulary(self) -> list[str]:
         """Every word."""
-        return [f"{' '.join(KINDS)} {' '.join(STEPS)} open {NONE} {' '.join(NAMES)}"]
+        return [f"{' '.join(KINDS)} {' '.join(STEPS)} open shut {ANY} {' '.join(NAMES)}"]
 
 
 def _said(talk: Talk, number: int) -> list[dict[str, str]]:
@@ -136,8 +136,9 @@ def _said(talk: Talk, number: int) -> list[dict[str, str]]:
     return said
 
 
-def _turn_rows(talk: Talk) -> list[dict[str, Any]]:
+def _turn_rows(talk: Talk, with_luck: bool) -> list[dict[str, Any]]:
     return [
         {"id": f"{talk.id}-{number}", "messages": [*_said(talk, number), {"role": "assistant", "content": turn}]}
         for number, turn in enumerate(talk.turns)
+        if with_luck or not is_luck(talk.messages[number])
     ]
