@@ -157,6 +157,18 @@ def test_copies_that_were_dropped_are_made_again() -> None:
     assert torch.equal(states(other, True), before)
 
 
+def test_a_layer_may_be_asked_for_with_others_and_alone() -> None:
+    """T5's own modules ask for one projection at a time (dropout, `generate`), our passes for all of one input."""
+    plain, other = model(), model()
+    fused.fuse(other)
+    ids = torch.randint(48, (2, 7), generator=torch.Generator().manual_seed(2))
+    states(other, True)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found, expected = (of(input_ids=ids, decoder_input_ids=ids).logits for of in (other, plain))
+    torch.testing.assert_close(found, expected, rtol=2.0**-6, atol=2.0**-6)
+    torch.testing.assert_close(states(other, True), states(plain, True), rtol=2.0**-8, atol=2.0**-8)
+
+
 def test_a_copied_model_has_copies_of_its_own() -> None:
     other = model()
     fused.fuse(other)

@@ -169,14 +169,15 @@ class RoundedWeights:
     """
 
     def __init__(self) -> None:
-        self._copies: dict[nn.Module, _Copy] = {}
+        self._copies: dict[tuple[nn.Module, ...], _Copy] = {}
 
     @torch.no_grad()
     def of(self, layers: Sequence[nn.Module]) -> Tensor:
         """The copies [ΣO, I] of the weights [O, I] of linear layers, below each other."""
-        copy = self._copies.get(layers[0])
+        together = tuple(layers)  # transformers' own passes ask for one layer where ours ask for several
+        copy = self._copies.get(together)
         if copy is None:
-            copy = self._copies[layers[0]] = _Copy(layers)
+            copy = self._copies[together] = _Copy(together)
         if copy.is_stale:
             pairs = [pair for kept in self._copies.values() if kept.is_stale for pair in kept.read()]
             torch._foreach_copy_([rows for rows, _ in pairs], [weight for _, weight in pairs])
