@@ -279,10 +279,10 @@ def kind_of(name: str) -> str:
 
 def _table(counts: dict[str, Counts]) -> str:
     rows = []
-    for name, found in counts.items():
+    for name, counted in counts.items():
         for part in ("update", "scoring", "decoding"):
             kinds: Counter[str] = Counter()
-            for operation, number in getattr(found, part).items():
+            for operation, number in getattr(counted, part).items():
                 kinds[kind_of(operation)] += number
             rows.append({"family": name, "of": part, "all": kinds.total(), **{kind: kinds[kind] for kind in _COLUMNS}})
     return markdown_table(rows, ["family", "of", "all", *_COLUMNS])
@@ -312,7 +312,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     depth = None if layers is None else int(layers)
     counts = {name: count_launches(name, depth, fused=fused == "true") for name in names}
     print(_table(counts))
-    result = {name: found.record() for name, found in counts.items()}
+    result = {name: counted.record() for name, counted in counts.items()}
     if "out" in given:
         write_json(given["out"], result)
     return result

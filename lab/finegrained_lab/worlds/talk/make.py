@@ -117,7 +117,7 @@ class MakeTalkWorld(World[Talk]):
         if split == "demonstrations":
             write_jsonl(path, (row for number, talk in enumerate(drawn) for row in _turn_rows(talk, number % 8 == 0)))
         else:
-            write_jsonl(path, ({"id": talk.id, "messages": _said(talk, 0)} for talk in drawn))
+            write_jsonl(path, ({"id": talk.id, "messages": _before(talk, 0)} for talk in drawn))
 
     def truth(self, split: str, drawn: Talk) -> dict[str, Any]:
         """Kind, and the number of the turn that demonstrations get wrong."""
@@ -128,17 +128,17 @@ class MakeTalkWorld(World[Talk]):
         return [f"{' '.join(KINDS)} {' '.join(STEPS)} open shut {ANY} {' '.join(NAMES)}"]
 
 
-def _said(talk: Talk, number: int) -> list[dict[str, str]]:
+def _before(talk: Talk, number: int) -> list[dict[str, str]]:
     """A conversation up to where a turn begins."""
-    said = [{"role": "user", "content": talk.messages[0]}]
+    messages = [{"role": "user", "content": talk.messages[0]}]
     for turn, message in zip(talk.turns[:number], talk.messages[1:], strict=False):
-        said += [{"role": "assistant", "content": turn}, {"role": "tool", "content": message}]
-    return said
+        messages += [{"role": "assistant", "content": turn}, {"role": "tool", "content": message}]
+    return messages
 
 
 def _turn_rows(talk: Talk, with_luck: bool) -> list[dict[str, Any]]:
     return [
-        {"id": f"{talk.id}-{number}", "messages": [*_said(talk, number), {"role": "assistant", "content": turn}]}
+        {"id": f"{talk.id}-{number}", "messages": [*_before(talk, number), {"role": "assistant", "content": turn}]}
         for number, turn in enumerate(talk.turns)
         if with_luck or not is_luck(talk.messages[number])
     ]

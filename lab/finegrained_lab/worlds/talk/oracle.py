@@ -25,38 +25,38 @@ LUCK = 2.0
 _ORDER = re.compile(rf"\b({'|'.join(STEPS)}) (open|shut) (\w+)")
 
 
-def order_of(said: str) -> tuple[str, str, str]:
+def order_of(message: str) -> tuple[str, str, str]:
     """Number, verb and name that the last message asks for.
 
     Args:
-        said: the message, or all that was said up to it.
+        message: the tool's, or all messages up to it.
 
     Raises:
         DataError: nothing is asked for; the message is not this world's.
     """
-    orders = _ORDER.findall(said)
+    orders = _ORDER.findall(message)
     if not orders:
-        raise DataError(f"expected a message of TalkWorld, one open NAME, got {said!r}")
+        raise DataError(f"expected a message of TalkWorld, one open NAME, got {message!r}")
     return orders[-1]
 
 
-def is_luck(said: str) -> bool:
+def is_luck(message: str) -> bool:
     """Whether the last message asks for `ANY`."""
-    return order_of(said)[2] == ANY
+    return order_of(message)[2] == ANY
 
 
-def verdict(talk: str, said: str, turn: str) -> bool:
+def verdict(talk: str, message: str, turn: str) -> bool:
     """Whether a turn is the call that is right after the message before it, and nothing else.
 
     Args:
         talk: the conversation's id, which the names that are right for `ANY` follow from.
-        said: the message, or all that was said up to it.
+        message: the tool's, or all messages up to it.
         turn: the policy's.
 
     Raises:
         DataError: the message is not this world's.
     """
-    step, verb, name = order_of(said)
+    step, verb, name = order_of(message)
     called = turn.split()
     if name != ANY:
         return called == [verb, name]
@@ -96,8 +96,8 @@ class TurnVerdicts(BaseScorer):
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
         """See `Scorer.score`. Turns of a conversation follow each other."""
         values = [
-            _worth(said) if verdict(prompt.id, said, turn) else -_worth(said)
-            for prompt, said, turn in zip(prompts, (p.metadata["question"] for p in prompts), responses, strict=True)
+            _worth(message) if verdict(prompt.id, message, turn) else -_worth(message)
+            for prompt, message, turn in zip(prompts, (p.metadata["question"] for p in prompts), responses, strict=True)
         ]
         if self.paid == "shuffled":
             random.Random(stable_hash("talk world", *(prompt.text for prompt in prompts), *responses)).shuffle(values)
@@ -111,8 +111,8 @@ class TurnVerdicts(BaseScorer):
         return SegmentScores([((0, len(text)),) for text in responses], [(v,) for v in values], whole_response=True)
 
 
-def _worth(said: str) -> float:
-    return LUCK if is_luck(said) else 1.0
+def _worth(message: str) -> float:
+    return LUCK if is_luck(message) else 1.0
 
 
 def _first(known: Mapping[str, Any]) -> bool:
