@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.families import T5Shape
 from benchmarks.ours import Ours
 from benchmarks.plain import Drawn, Plain
 from benchmarks.plain_causal import plain_side
@@ -56,11 +57,26 @@ def check_equality(profile: Profile, models: Path) -> dict[str, dict[str, Any]]:
         "epochs": 1,
         "micro_batch_prompts": 1,
     }
-    small = replace(profile, **sizes, rounds=1, warmup=0)
+    small = _smooth(replace(profile, **sizes, rounds=1, warmup=0))
     found = _compare(replace(small, precision="fp32"), models)
     if profile.precision == "bf16":
         found |= _compare(small, models)
     return found
+
+
+def _smooth(profile: Profile) -> Profile:
+    """The profile with GELU where a T5 has ReLU.
+
+    A ReLU whose input is nearly 0 is open on one side and shut on the other by rounding alone: of half a billion inputs
+    some hundreds, which makes the gradients of T5-large differ by 3e-4 of their norm, however exact both sides are (in
+    fp64, weights changed by 1e-6 move ReLU's gradient by 6e-4 and GELU's by 5e-6).
+    """
+    shapes = ((name, getattr(profile, name)) for name in ("policy", "value"))
+    return replace(profile, **{name: replace(s, activation="gelu") for name, s in shapes if _is_t5(s)})
+
+
+def _is_t5(shape: Any) -> bool:
+    return isinstance(shape, T5Shape) and not shape.gated
 
 
 def _compare(profile: Profile, models: Path) -> dict[str, dict[str, Any]]:

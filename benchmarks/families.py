@@ -22,6 +22,7 @@ class T5Shape:
         layers: encoder layers, and as many decoder layers.
         heads: attention heads.
         gated: whether the feed-forward layers have three matrices (T5Gemma) instead of two.
+        activation: of the feed-forward layers of a T5.
     """
 
     width: int
@@ -29,6 +30,7 @@ class T5Shape:
     layers: int
     heads: int
     gated: bool = False
+    activation: str = "relu"
 
 
 @dataclass(frozen=True)

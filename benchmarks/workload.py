@@ -165,6 +165,7 @@ def t5_config(shape: T5Shape, vocabulary: int) -> T5Config:
         num_layers=shape.layers,
         num_decoder_layers=shape.layers,
         num_heads=shape.heads,
+        feed_forward_proj=shape.activation,
         tie_word_embeddings=True,
         dropout_rate=0.0,
         pad_token_id=PAD,

@@ -42,14 +42,16 @@ def smollm2_profile(setting: Setting) -> Profile:
 
 
 def qwen3_profile(setting: Setting) -> Profile:
-    """Qwen3-1.7B's widths with as many of its 28 layers as both sides together have room for."""
+    """Qwen3-1.7B's widths with as many of its 28 layers as both sides together have room for in `equality`."""
     layers = 28 if _memory(setting.device) > 120 * GIB else 12
     shape = CausalShape("qwen3", 2048, 6144, layers, 16, 8, 128)
     profile = _shaped(
         _named(setting, "qwen3"), setting, shape, f"Qwen3-1.7B's widths, {layers} of its 28 layers", 151936
     )
     value = replace(shape, width=1024, inner=3072, layers=4)
-    return profile if setting.small else replace(profile, value=value, micro_batch_prompts=1)
+    return (
+        profile if setting.small else replace(profile, value=value, micro_batch_prompts=4, plain_micro_batch_prompts=1)
+    )
 
 
 SHAPES: dict[str, Callable[[Setting], Profile]] = {"t5": t5_profile, "smollm2": smollm2_profile, "qwen3": qwen3_profile}

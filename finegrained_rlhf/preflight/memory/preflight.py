@@ -99,11 +99,13 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
     trunk = policy if head is None else nn.ModuleList([policy, head])
     cuda = machine is not None or processes.device.type == "cuda"
     device = "cuda" if cuda else "cpu"
+    in_bf16_on_cuda = cuda and processes.precision == "bf16"
+    probed = batch, processes, in_bf16_on_cuda if job.processes.fused is None else job.processes.fused
     return Plan(
         policy=shape_of(trunk, policy.model.config, device),
-        policy_activations=policy_activations(policy, job.policy, head is not None, batch, processes),
+        policy_activations=policy_activations(policy, job.policy, head is not None, *probed),
         value=shape_of(value, value.backbone.config, device) if isinstance(value, SeparateValueModel) else None,
-        value_activations=value_activations(policy, job.value, batch, processes) if own else None,
+        value_activations=value_activations(policy, job.value, *probed) if own else None,
         rewards=tuple(_reward_models(job, prompts * batch.samples, longest + batch.response_tokens)),
         reference_copy=policy.adapter is None,
         bf16=processes.precision == "bf16",

@@ -23,6 +23,7 @@ from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+from finegrained_rlhf.models.families.fused import fuse
 from finegrained_rlhf.models.families.packed import PassCost, pass_cost, pass_tokens
 from finegrained_rlhf.models.families.seq2seq import Stacks, seq2seq_family
 from finegrained_rlhf.models.from_disk import open_adapter_config, open_generation_config
@@ -285,7 +286,7 @@ def saved_bytes(module: nn.Module, run: Callable[[], object]) -> int:
 
 
 def policy_activations(
-    policy: Policy, config: PolicyConfig, shared: bool, batch: ProbeBatch, processes: Processes
+    policy: Policy, config: PolicyConfig, shared: bool, batch: ProbeBatch, processes: Processes, fused: bool = False
 ) -> Activations:
     """What autograd keeps of a policy.
 
@@ -295,6 +296,7 @@ def policy_activations(
         shared: whether a value head reads its states.
         batch: what it reads.
         processes: device and precision.
+        fused: whether the run's models are (`models/families/fused.py`).
     """
 
     def kept(layers: Layers) -> int:
@@ -307,13 +309,15 @@ def policy_activations(
             hidden = small.hidden(small.encode([prompt]), index, ids)
             return head.from_hidden(hidden) if isinstance(head, SharedTrunkValueModel) else hidden
 
-        return _saved(modules, run, policy.model.config, processes)
+        return _saved(modules, run, policy.model.config, processes, fused)
 
     return _activations(kept, policy.model, batch, processes)
 
 
-def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes) -> Activations:
-    """What autograd keeps of a value model of its own, beside this policy."""
+def value_activations(
+    policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes, fused: bool = False
+) -> Activations:
+    """What autograd keeps of a value model of its own, beside this policy; see `policy_activations`."""
     assert config.path is not None
     full_config = config_of_model(config.path, revision=config.revision)
 
@@ -325,7 +329,7 @@ def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, pr
         aligned = t5.ALIGNED if processes.device.type == "cuda" and t5.is_t5(policy.model) else 1
         rows = pad_rows([prompt.input_ids], policy.pad_id, processes.device, aligned)
         memory = PromptMemory([prompt], *rows, None)
-        return _saved(model, lambda: model(memory, index, ids), full_config, processes)
+        return _saved(model, lambda: model(memory, index, ids), full_config, processes, fused)
 
     shell = value_shell(config, policy)
     assert shell is not None
@@ -339,8 +343,18 @@ def _inputs(token: int, batch: ProbeBatch, device: torch.device) -> tuple[Prompt
     return prompt, torch.zeros_like(ids[:, 0]), ids
 
 
-def _saved(module: nn.Module, run: Callable[[], object], config: Any, processes: Processes) -> int:
+@torch.no_grad()
+def _fuse(module: nn.Module) -> None:
+    """Fuse what has no weights yet: any will do, but norms are compared with torch's own on a row."""
+    for parameter in module.parameters():
+        parameter.zero_()
+    fuse(module)
+
+
+def _saved(module: nn.Module, run: Callable[[], object], config: Any, processes: Processes, fused: bool) -> int:
     """Saved bytes less the bf16 copies of layers' weights, which do not grow with the batch."""
+    if fused:
+        _fuse(module)
     with processes.autocast():
         total = saved_bytes(module, run)
     return total - (2 * count(layer_parameters(module, config)) if processes.precision == "bf16" else 0)

@@ -248,8 +248,10 @@ class CausalStepper:
         self._autocast = autocast_of_now(policy.device.type)
         self._copy = decoding_copy(policy)
         lengths = memory.prompt_mask.sum(dim=1) - 1
-        # Prompts of one token have no prefix: its one position is seen by nobody. Padding may exceed the positions.
-        width = max(min(memory.prompt_ids.shape[1], self._positions or memory.prompt_ids.shape[1]) - 1, 1)
+        # Padding may exceed the positions. The last column is seen by nobody: on a GPU it keeps the width even, since
+        # products of rows that are not aligned take several times as long; prompts of one token have no other.
+        columns = min(memory.prompt_ids.shape[1], self._positions or memory.prompt_ids.shape[1])
+        width = columns if policy.device.type == "cuda" else max(columns - 1, 1)
         self._cache = SharedPrefixCache(lengths, width, samples, max_new_tokens)
         self.first_tokens = _last(memory, lengths).repeat_interleave(samples)
         self._offsets = lengths.repeat_interleave(samples)
