@@ -63,13 +63,13 @@ def test_the_committed_numbers_are_counted_again(name: str) -> None:
     assert count_launches(name).record() == pytest.approx(counts[name], rel=0.01)
 
 
-def test_the_micro_batch_is_the_shipped_experiment_s() -> None:
+def test_the_micro_batch_is_half_of_the_shipped_experiment_s() -> None:
     shipped = (ROOT / "conf/experiment/qa_feedback/fine_grained.yaml").read_text().split()
     value = {key: int(shipped[shipped.index(f"{key}:") + 1]) for key in ("samples_per_prompt", "max_new_tokens")}
     tokens = int(shipped[shipped.index("micro_batch_tokens:") + 1])
     prompt = int(shipped[shipped.index("max_prompt_tokens:") + 1])
     profile = launches.small_profile("t5", None)
-    assert profile.micro_batch_prompts == tokens // (prompt + value["samples_per_prompt"] * value["max_new_tokens"])
+    assert 2 * profile.micro_batch_prompts == tokens // (prompt + value["samples_per_prompt"] * value["max_new_tokens"])
     assert (profile.samples, profile.new_tokens) == (value["samples_per_prompt"], value["max_new_tokens"])
 
 
