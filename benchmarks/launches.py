@@ -5,8 +5,9 @@ Examples:
     python -m benchmarks.launches family=t5 layers=2          # seconds
     python -m benchmarks.launches family=t5,llama fused=false # as `processes.fused=false` runs them
 
-Runs two epochs of a step of the project's own trainer, in bf16 autocast, in half of the shipped experiment's micro-batches
-(four prompts with four responses of 200 tokens), with tiny widths, on which the number of operations does not depend.
+Runs two epochs of a step of the project's own trainer, in bf16 autocast, in half of the shipped experiment's
+micro-batches (four prompts with four responses of 200 tokens), with tiny widths, on which the number of operations does
+not depend.
 Operations are those that reach torch's dispatcher and compute something: no views, no memory that is only reserved.
 What is one kernel on CUDA and several operations here counts as one, its backward pass as one more (see `on_cuda`). See
 docs/benchmarks.md.
