@@ -17,6 +17,8 @@ from rl_toy import prompts as toy_prompts
 from finegrained_rlhf.core.records import Prompt, Sample
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.distribution import support_of, warp_logits
+from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.families.fused import fuse
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.models.tiny import TinyLlamaConfig
@@ -28,6 +30,9 @@ from finegrained_rlhf.preflight.memory.preflight import _reward_models, plan_of
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
     ProbeBatch,
+    ProbeDevice,
+    layer_parameters,
+    layers_of,
     policy_activations,
     policy_shell,
     saved_bytes,
@@ -75,12 +80,66 @@ def test_layers_extrapolate(models: Path) -> None:
     config, processes = PolicyConfig(str(models / "t5")), Processes()
     batch = ProbeBatch(SAMPLES, 32, 16)
     tokenizer = config.load().tokenizer
-    one = policy_activations(policy_shell(config, tokenizer), config, False, batch, processes)
+    one = policy_activations(policy_shell(config, tokenizer), config, False, batch, ProbeDevice(processes))
     whole = policy_shell(config, tokenizer, Layers(3, 4)).to_empty(device=processes.device)
-    ids = torch.ones(SAMPLES, 16, dtype=torch.long, device=processes.device)
+    assert kept_by(whole) == one.outside + 3 * one.encoder_layer + 4 * one.decoder_layer
+
+
+def kept_by(policy: Any) -> int:
+    ids = torch.ones(SAMPLES, 16, dtype=torch.long)
     prompt = Prompt("p", "", (1,) * 32)
-    kept = saved_bytes(whole, lambda: whole.hidden(whole.encode([prompt]), torch.zeros_like(ids[:, 0]), ids))
-    assert kept == one.outside + 3 * one.encoder_layer + 4 * one.decoder_layer
+    return saved_bytes(policy, lambda: policy.hidden(policy.encode([prompt]), torch.zeros_like(ids[:, 0]), ids))
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_fused_layers_keep_less(models: Path, tmp_path: Path, kind: str) -> None:
+    """What is said of a fused layer, whose weights nobody has read, is what the model keeps that is trained."""
+    path = models / "t5"
+    if kind == "llama":
+        tokenizer = PolicyConfig(str(path)).load().tokenizer
+        path = tmp_path
+        build_llama(tokenizer, TinyLlamaConfig(64, 256, 3, 4, 2, 512), 0).save_pretrained(path)
+        tokenizer.save_pretrained(path)
+    config, processes = PolicyConfig(str(path)), Processes(ProcessConfig(precision="bf16"))
+    policy, batch = config.load(), ProbeBatch(SAMPLES, 32, 16)
+    shell = policy_shell(config, policy.tokenizer)
+    plain, fused = (
+        policy_activations(shell, config, False, batch, ProbeDevice(processes, fused=fused)) for fused in (False, True)
+    )
+    if kind == "t5":  # a Llama saves only what torch's norm saves on CUDA
+        assert fused.encoder_layer < plain.encoder_layer
+        assert fused.decoder_layer < plain.decoder_layer
+    fuse(policy.model)
+    copies = 2 * sum(p.numel() for p in layer_parameters(policy.model, policy.model.config))
+    layers = layers_of(policy.model.config)
+    with processes.autocast():
+        kept = kept_by(policy) - copies
+    told = fused.outside + layers.encoder * fused.encoder_layer + layers.decoder * fused.decoder_layer
+    assert kept == pytest.approx(told, abs=1024 * (1 + layers.encoder + layers.decoder))
+
+
+def test_attention_that_is_written_out_on_a_cpu_alone(models: Path) -> None:
+    """A plan for GPUs that are not here counts T5's self-attention as torch's fused attention keeps it."""
+    config, processes = PolicyConfig(str(models / "t5")), Processes()
+    policy, batch = config.load(), ProbeBatch(SAMPLES, 32, 16)
+    shell = policy_shell(config, policy.tokenizer)
+    here, there = (
+        policy_activations(shell, config, False, batch, ProbeDevice(processes, cuda=cuda)) for cuda in (False, True)
+    )
+    heads, width = policy.model.config.num_heads, policy.model.config.d_kv
+    layer = torch.nn.Module()
+
+    def kept(rows: int, length: int, fused: bool) -> int:
+        states = [torch.randn(rows, heads, length, width, requires_grad=True) for _ in range(3)]
+        bias = None if fused else torch.randn(1, heads, length, length)
+        return saved_bytes(layer, lambda: t5.attend(states[0], states[1], states[2], bias))
+
+    for rows, length, less in (
+        (1, 32, here.encoder_layer - there.encoder_layer),
+        (SAMPLES, 16, here.decoder_layer - there.decoder_layer),
+    ):
+        outputs = 4 * rows * heads * length * (width + 1)  # kept by the fused kernel: outputs and log-sums
+        assert less == kept(rows, length, False) - kept(rows, length, True) + outputs
 
 
 @pytest.mark.parametrize("entropy", [False, True])

@@ -25,6 +25,7 @@ from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
     ProbeBatch,
+    ProbeDevice,
     config_of_model,
     count,
     feed_forward_copies,
@@ -99,13 +100,13 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
     trunk = policy if head is None else nn.ModuleList([policy, head])
     cuda = machine is not None or processes.device.type == "cuda"
     device = "cuda" if cuda else "cpu"
-    in_bf16_on_cuda = cuda and processes.precision == "bf16"
-    probed = batch, processes, in_bf16_on_cuda if job.processes.fused is None else job.processes.fused
+    fused = cuda and processes.precision == "bf16" if job.processes.fused is None else job.processes.fused
+    probe = ProbeDevice(processes, cuda, fused)
     return Plan(
         policy=shape_of(trunk, policy.model.config, device),
-        policy_activations=policy_activations(policy, job.policy, head is not None, *probed),
+        policy_activations=policy_activations(policy, job.policy, head is not None, batch, probe),
         value=shape_of(value, value.backbone.config, device) if isinstance(value, SeparateValueModel) else None,
-        value_activations=value_activations(policy, job.value, *probed) if own else None,
+        value_activations=value_activations(policy, job.value, batch, probe) if own else None,
         rewards=tuple(_reward_models(job, prompts * batch.samples, longest + batch.response_tokens)),
         reference_copy=policy.adapter is None,
         bf16=processes.precision == "bf16",

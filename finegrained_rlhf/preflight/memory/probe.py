@@ -63,6 +63,32 @@ class ProbeBatch:
     pieces: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class ProbeDevice:
+    """Where a layer runs, and where the run will.
+
+    Attributes:
+        processes: device and precision here.
+        cuda: whether the run's device is a GPU. What T5's attention keeps on a CPU alone, where it is written out (the
+            probabilities, heads · length² a row), is then left out.
+        fused: whether the run's models are (`models/families/fused.py`).
+    """
+
+    processes: Processes
+    cuda: bool = False
+    fused: bool = False
+
+    @property
+    def here(self) -> torch.device:
+        """The device of the probe."""
+        return self.processes.device
+
+    @property
+    def in_bf16(self) -> bool:
+        """Whether passes run under bf16 autocast."""
+        return self.processes.precision == "bf16"
+
+
 def with_layers(config: Any, layers: Layers | None) -> Any:
     """A copy of a model's configuration with other numbers of layers; None changes none."""
     config = copy.deepcopy(config)
@@ -286,7 +312,7 @@ def saved_bytes(module: nn.Module, run: Callable[[], object]) -> int:
 
 
 def policy_activations(
-    policy: Policy, config: PolicyConfig, shared: bool, batch: ProbeBatch, processes: Processes, fused: bool = False
+    policy: Policy, config: PolicyConfig, shared: bool, batch: ProbeBatch, device: ProbeDevice
 ) -> Activations:
     """What autograd keeps of a policy.
 
@@ -295,28 +321,25 @@ def policy_activations(
         config: what it was made from.
         shared: whether a value head reads its states.
         batch: what it reads.
-        processes: device and precision.
-        fused: whether the run's models are (`models/families/fused.py`).
+        device: where.
     """
 
     def kept(layers: Layers) -> int:
         small = policy_shell(config, policy.tokenizer, layers)
         head = value_shell(ValueConfig("shared"), small) if shared else None
-        modules = nn.ModuleList([small, *([head] if head else [])]).to_empty(device=processes.device)
-        prompt, index, ids = _inputs(small.eos_ids[0], batch, processes.device)
+        modules = nn.ModuleList([small, *([head] if head else [])]).to_empty(device=device.here)
+        prompt, index, ids = _inputs(small.eos_ids[0], batch, device.here)
 
         def run() -> object:
             hidden = small.hidden(small.encode([prompt]), index, ids)
             return head.from_hidden(hidden) if isinstance(head, SharedTrunkValueModel) else hidden
 
-        return _saved(modules, run, policy.model.config, processes, fused)
+        return _saved(modules, run, policy.model.config, device)
 
-    return _activations(kept, policy.model, batch, processes)
+    return _activations(kept, policy.model, batch, device)
 
 
-def value_activations(
-    policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes, fused: bool = False
-) -> Activations:
+def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, device: ProbeDevice) -> Activations:
     """What autograd keeps of a value model of its own, beside this policy; see `policy_activations`."""
     assert config.path is not None
     full_config = config_of_model(config.path, revision=config.revision)
@@ -324,16 +347,16 @@ def value_activations(
     def kept(layers: Layers) -> int:
         shell = value_shell(config, policy, layers)
         assert shell is not None
-        model = shell.to_empty(device=processes.device)
-        prompt, index, ids = _inputs(policy.eos_ids[0], batch, processes.device)
-        aligned = t5.ALIGNED if processes.device.type == "cuda" and t5.is_t5(policy.model) else 1
-        rows = pad_rows([prompt.input_ids], policy.pad_id, processes.device, aligned)
+        model = shell.to_empty(device=device.here)
+        prompt, index, ids = _inputs(policy.eos_ids[0], batch, device.here)
+        aligned = t5.ALIGNED if device.here.type == "cuda" and t5.is_t5(policy.model) else 1
+        rows = pad_rows([prompt.input_ids], policy.pad_id, device.here, aligned)
         memory = PromptMemory([prompt], *rows, None)
-        return _saved(model, lambda: model(memory, index, ids), full_config, processes, fused)
+        return _saved(model, lambda: model(memory, index, ids), full_config, device)
 
     shell = value_shell(config, policy)
     assert shell is not None
-    return _activations(kept, shell.backbone, batch, processes)
+    return _activations(kept, shell.backbone, batch, device)
 
 
 def _inputs(token: int, batch: ProbeBatch, device: torch.device) -> tuple[Prompt, Tensor, Tensor]:
@@ -351,28 +374,34 @@ def _fuse(module: nn.Module) -> None:
     fuse(module)
 
 
-def _saved(module: nn.Module, run: Callable[[], object], config: Any, processes: Processes, fused: bool) -> int:
+def _saved(module: nn.Module, run: Callable[[], object], config: Any, device: ProbeDevice) -> int:
     """Saved bytes less the bf16 copies of layers' weights, which do not grow with the batch."""
-    if fused:
+    if device.fused:
         _fuse(module)
-    with processes.autocast():
+    with device.processes.autocast():
         total = saved_bytes(module, run)
-    return total - (2 * count(layer_parameters(module, config)) if processes.precision == "bf16" else 0)
+    return total - (2 * count(layer_parameters(module, config)) if device.in_bf16 else 0)
 
 
-def _activations(kept: Callable[[Layers], int], model: Any, batch: ProbeBatch, processes: Processes) -> Activations:
+def _activations(kept: Callable[[Layers], int], model: Any, batch: ProbeBatch, device: ProbeDevice) -> Activations:
     config = model.config
     one = kept(Layers(1, 1))
     encoder = kept(Layers(2, 1)) - one if config.is_encoder_decoder else 0
     decoder = kept(Layers(1, 2)) - one
+    outside = max(0, one - encoder - decoder)
     width, rows = 4 * decoder_config(config).hidden_size, batch.samples
     encoder_width = 4 * seq2seq_family(config).stacks(config).encoder.hidden_size if config.is_encoder_decoder else 0
     tokens = rows * batch.response_tokens
     if not config.is_encoder_decoder:
         counted = [rows], batch.prompt_tokens, batch.response_tokens
-        tokens = pass_tokens(model.base_model, processes.device.type, *counted)
+        tokens = pass_tokens(model.base_model, device.here.type, *counted)
+    elif device.cuda and device.here.type == "cpu" and t5.is_t5(model):
+        scores = decoder_config(config).num_attention_heads * (2 if device.in_bf16 else 4)
+        pieces = batch.pieces or (batch.prompt_tokens,)
+        encoder -= scores * sum(length**2 for length in pieces)
+        decoder -= scores * rows * batch.response_tokens**2
     return Activations(
-        outside=max(0, one - encoder - decoder),
+        outside=outside,
         encoder_layer=encoder,
         decoder_layer=decoder,
         encoder_input=encoder_width * batch.prompt_tokens,
