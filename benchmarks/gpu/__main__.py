@@ -186,4 +186,7 @@ if __name__ == "__main__":
     except FineGrainedError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2
+    except KeyboardInterrupt:  # or another signal that ends a command
+        print("ended by a signal; what was measured is kept: start the same command again", file=sys.stderr)
+        status = LEFT
     sys.exit(status)
