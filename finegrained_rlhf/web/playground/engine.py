@@ -1,0 +1,200 @@
+"""Answers of several policies to one question with what a run's reward gives them: one request after another.
+
+Everything a page shows can be computed from what is returned: a total is the sum over components of weight · worth.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
+from finegrained_rlhf.feedback.prompt_files import PromptInput
+from finegrained_rlhf.inference.best_of import BestOf, RewardedResponse
+from finegrained_rlhf.inference.generate import open_generator
+from finegrained_rlhf.inference.generator import PolicyGenerator, Response
+from finegrained_rlhf.inference.inputs import prompts_for
+from finegrained_rlhf.preflight.memory.preflight import device_bytes
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.runtime.process_config import ProcessConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.web.playground.catalogue import Catalogue
+
+WAITING = 8
+"""Requests that may wait for the models; one more is refused."""
+PROMPT_TOKENS = 4096
+_LOADED_BYTES = 4
+"""Of a parameter in memory."""
+T = TypeVar("T")
+Key = tuple[str, str]
+
+
+class BusyError(ConfigError):
+    """Too many requests wait already."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer with its rewards.
+
+    Attributes:
+        policy: its name; "" where a person wrote it.
+        rewarded: the response with what its reward is made of.
+    """
+
+    policy: str
+    rewarded: RewardedResponse
+
+
+@dataclass(frozen=True)
+class Component:
+    """What a component is, and how its values enter the reward.
+
+    Attributes:
+        name: of the component.
+        weight: configured.
+        model: class of the scorer, and the directory that it reads where it says so.
+        paid: where a value is paid, in words.
+    """
+
+    name: str
+    weight: float
+    model: str
+    paid: str
+
+
+class Playground:
+    """Models that are loaded when they are first asked, and one thread that asks them.
+
+    Args:
+        catalogue: what can be asked.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self._thread = ThreadPoolExecutor(1, "playground")
+        self._places = threading.BoundedSemaphore(WAITING)
+        self._processes: Processes | None = None
+        self._loaded: dict[Key, Any] = {}
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Run a function behind those that wait already.
+
+        Raises:
+            BusyError: `WAITING` of them do.
+        """
+        if not self._places.acquire(blocking=False):
+            raise BusyError(f"{WAITING} requests wait for the models already; try again when some are answered")
+        future = self._thread.submit(function, *arguments)
+        future.add_done_callback(lambda _: self._places.release())
+        return future
+
+    def answers(
+        self, item: PromptInput, policies: Sequence[str], reward: str, decoding: Decoding, longest: int, seed: int
+    ) -> list[Answer]:
+        """Let policies answer, and score what they answered.
+
+        Args:
+            item: the question.
+            policies: names, each of which answers.
+            reward: name of the run whose reward scores.
+            decoding: of each policy.
+            longest: tokens of an answer, end of sequence included.
+            seed: of the sampling.
+
+        Raises:
+            ModelError: a model cannot be read, or does not fit.
+            DataError: a name is unknown, or the question lacks what a scorer reads.
+            ConfigError: the reward cannot be used here.
+        """
+        needed: list[Key] = [("reward", reward), *(("policy", name) for name in policies)]
+        written, prompt = [], Prompt(item.id, item.text, (), item.metadata)
+        for name in policies:
+            generator: PolicyGenerator = self._open(("policy", name), needed)
+            with _fitting(name):
+                (prompt,) = prompts_for(generator.policy, [item], PROMPT_TOKENS, "refuse", PromptConfig())
+                (groups,) = generator.stream([prompt], decoding, max_new_tokens=longest, seed=seed)
+            written += [(name, response) for response in groups[0]]
+        return self._score(prompt, reward, written, needed)
+
+    def scores(self, item: PromptInput, reward: str, written: Sequence[tuple[str, Response]]) -> list[Answer]:
+        """Score answers that are there already; a `Response` says how long they are, and whether they ended.
+
+        Raises:
+            As `answers`.
+        """
+        return self._score(Prompt(item.id, item.text, (), item.metadata), reward, written, [("reward", reward)])
+
+    def tokens(self, policy: str, text: str) -> int:
+        """The length of a text in tokens of a policy, as `reward.overlong` counts it."""
+        generator: PolicyGenerator = self._open(("policy", policy), [("policy", policy)])
+        return len(generator.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def components(self, reward: str) -> list[Component]:
+        """The components of a reward, penalties for form behind them."""
+        chooser: BestOf = self._open(("reward", reward), [("reward", reward)])
+        config = chooser.composer.config
+        return [
+            Component(name, float(weight), _model(config.components.get(name)), _paid(chooser.composer, name))
+            for name, weight in config.all_weights.items()
+        ]
+
+    def _score(
+        self, prompt: Prompt, reward: str, written: Sequence[tuple[str, Response]], needed: Sequence[Key]
+    ) -> list[Answer]:
+        chooser: BestOf = self._open(("reward", reward), needed)
+        with _fitting(reward):
+            chooser.composer.check_prompts([prompt])
+            (group,) = chooser.reward([prompt], [[response for _, response in written]])
+        return [Answer(name, rewarded) for (name, _), rewarded in zip(written, group, strict=True)]
+
+    def _open(self, key: Key, needed: Sequence[Key]) -> Any:
+        """What is loaded under a key. Where it does not fit, what this request does not need makes room."""
+        if key not in self._loaded:
+            try:
+                self._loaded[key] = self._load(key)
+            except _DoesNotFit:
+                for other in set(self._loaded) - set(needed):
+                    del self._loaded[other]
+                self._loaded[key] = self._load(key)
+        return self._loaded[key]
+
+    def _load(self, key: Key) -> Any:
+        kind, name = key
+        if self._processes is None:
+            self._processes = Processes(ProcessConfig())
+        if kind == "policy":
+            path = self.catalogue.policy(name)
+            self._check_room(path, name)
+            with _fitting(name):
+                return open_generator(str(path), self._processes)
+        config = self.catalogue.reward(name)
+        for scorer in config.components.values():
+            if isinstance(path := getattr(scorer, "path", None), str | Path):
+                self._check_room(Path(path), name)
+        chooser = BestOf(RewardComposer(config), self._processes)
+        with _fitting(name):
+            chooser.composer.setup(self._processes.device)
+        return chooser
+
+    def _check_room(self, path: Path, name: str) -> None:
+        """Raise where a model's weights are larger than the memory that is free: the system would end the process."""
+        assert self._processes is not None
+        needed = sum(file.stat().st_size for file in _weights(path))
+        free = device_bytes(self._processes)
+        if self._processes.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self._processes.device)[0]
+        if needed > free:
+            raise _DoesNotFit(
+                f"{name}: its weights take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free"
+            )
