@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "run_experiment": "run an experiment of several steps",
     },
     "Look at runs": {
+        "serve": "look at runs in the browser while they train",
         "report": "write one HTML page about a run, or about several",
         "runs": "list the runs below a directory: state, step, score",
         "compare": "compare runs as text: configurations and scores",
@@ -104,7 +105,7 @@ LEFT = (
 )
 """Commands that were the library's and are the laboratory's."""
 
-PLAIN_WORDS = {"runs": ("directory", False), "compare": ("runs", True)}
+PLAIN_WORDS = {"runs": ("directory", False), "serve": ("directory", False), "compare": ("runs", True)}
 """Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
 
 _COMPLETION = """_finegrained_complete()

@@ -22,6 +22,10 @@ MINUS = "\N{MINUS SIGN}"
 class Html(str):
     """Text that is HTML already; any other string is escaped where it is put into a page."""
 
+    def __html__(self) -> str:
+        """What a template engine asks: no escaping needed."""
+        return self
+
 
 def escape(value: Any) -> Html:
     """`value` as HTML text, good for element content and quoted attributes; Html stays as it is."""

@@ -1,0 +1,9 @@
+"""One web application over the rest: look at runs, play with rewards, mark answers.
+
+Knows the other packages; none of them knows it. Pages share styles, charts and heat maps with the offline reports.
+Needs `pip install '.[web]'`.
+"""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(__name__, {"Serve": "serve"})

@@ -1,0 +1,109 @@
+"""The application: its sections behind one guard, its style sheets and scripts, and a page for every error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.report.charts.heatmap import heat_style
+from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
+from finegrained_rlhf.web.page import HERE, Section, render
+from finegrained_rlhf.web.runs.routes import SECTION as RUNS
+
+SECTIONS: tuple[Section, ...] = (RUNS,)
+"""What the navigation shows, in order; the first one is the first page."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the application is told.
+
+    Attributes:
+        directory: whose runs are shown, resolved; nothing outside it is read.
+        names: host names beside those of loopback by which it may be asked.
+    """
+
+    directory: Path
+    names: Sequence[str] = ()
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application; `app.state.settings` and `app.state.sections` are for its routes."""
+    app = FastAPI(title="finegrained_rlhf", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.settings, app.state.sections = settings, SECTIONS
+    for section in SECTIONS:
+        app.include_router(section.router)
+    app.add_api_route("/", _first_page, include_in_schema=False)
+    app.add_api_route("/healthz", _health)
+    app.add_api_route("/static/heat.css", _heat_style)
+    report = Path(str(resources.files("finegrained_rlhf.report").joinpath("assets")))
+    app.mount("/static/report", StaticFiles(directory=report))
+    app.mount("/static", StaticFiles(directory=HERE / "assets"))
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *settings.names], www_redirect=False)
+    app.add_middleware(Guard)  # around the check of the host: its answer has the headers too
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    return app
+
+
+def _first_page() -> RedirectResponse:
+    return RedirectResponse(SECTIONS[0].path)
+
+
+def _health() -> dict[str, str]:
+    """For whoever starts the application and waits for it."""
+    return {"status": "ok", "version": metadata.version("finegrained-rlhf")}
+
+
+def _heat_style() -> Response:
+    return PlainTextResponse(heat_style(), media_type="text/css")
+
+
+def _error(request: Request, status: int, problem: str) -> Response:
+    """An error as a page where a browser asks for one, else as JSON."""
+    if "text/html" in request.headers.get("accept", ""):
+        title = HTTPStatus(status).phrase
+        return render(request, "error.html", status=status, title=title, problem=problem)
+    return JSONResponse({"error": problem}, status)
+
+
+def _of_http(request: Request, error: Any) -> Response:
+    known = HTTPStatus(error.status_code).phrase == error.detail
+    return _error(request, error.status_code, "There is no such page." if known else str(error.detail))
+
+
+def _of_request(request: Request, error: Any) -> Response:
+    problem = error.errors()[0]
+    return _error(request, 422, f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}")
+
+
+def _of_data(request: Request, error: Any) -> Response:
+    return _error(request, 422, str(error))
+
+
+def _of_bug(request: Request, error: Any) -> Response:
+    """Answered outside every middleware, so that the headers are put on here."""
+    answer = _error(request, 500, "Something is wrong in the application; its console says where.")
+    answer.headers.update(SECURITY_HEADERS)
+    return answer
+
+
+_HANDLERS: dict[Any, Any] = {
+    HTTPException: _of_http,
+    RequestValidationError: _of_request,
+    FineGrainedError: _of_data,
+    Exception: _of_bug,
+}
