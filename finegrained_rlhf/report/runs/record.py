@@ -297,7 +297,7 @@ def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict
     path = config.get("validation_data")
     if not isinstance(path, str):
         return {}
-    file = next((place for place in _below_start(run, config, path) if place.is_file()), None)
+    file = next((place for place in below_start(run, config, path) if place.is_file()), None)
     try:
         rows = read_json(file) if file is not None else None
     except DataError:
@@ -316,11 +316,11 @@ def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict
 
 def _places(run: RunDirectory, config: Row, path: str) -> list[Path]:
     """Directories in which a component's reward model may lie."""
-    folders = _below_start(run, config, path)
+    folders = below_start(run, config, path)
     return [place for folder in folders for place in ((folder.parent,) if folder.name == "model" else (folder,))]
 
 
-def _below_start(run: RunDirectory, config: Row, path: str) -> list[Path]:
+def below_start(run: RunDirectory, config: Row, path: str) -> list[Path]:
     """Where a path of the configuration may lie: as it stands, or below the directory that the run was started in."""
     roots = [Path()]
     output = Path(str(config.get("output_dir", "")))

@@ -1,1 +1,1 @@
-"""Playground: a question, any policies, a run's reward; answers with heat maps, re-ranked in the browser as weights move."""
+"""Playground: a question, policies and a run's reward; answers as heat maps, ranked anew as weights move."""

@@ -1,10 +1,10 @@
-"""What the playground can choose from: policies and rewards below a directory, and the questions that their runs asked."""
+"""What the playground can choose from: policies and rewards below a directory, and the questions of their runs."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,77 +23,86 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory, run_o
 
 EXAMPLES = 30
 """Questions of a run that are offered."""
+LONGEST = 200
+"""Tokens of an answer where a run does not say how long its answers are."""
 _LARGEST = 64 * 2**20
 """Bytes of the largest file that questions are taken from."""
-_LONGEST = 200
-"""Tokens of an answer where a run does not say how long its answers are."""
-
-
-@dataclass(frozen=True)
-class PolicyEntry:
-    """A policy that can answer.
-
-    Attributes:
-        name: its path below the directory.
-        max_new_tokens: longest answer in tokens that its run trained on.
-    """
-
-    name: str
-    max_new_tokens: int = _LONGEST
+_REWARD = re.compile(r"^reward:\s*$", re.MULTILINE)
 
 
 class Catalogue:
-    """The runs and models below a directory. Names are paths below it; a name that is not listed opens nothing.
+    """The runs and models below a directory, by their paths below it.
 
     Args:
-        directory: resolved.
+        directory: resolved; nothing outside it is listed or opened by name.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def policies(self) -> list[PolicyEntry]:
-        """Runs with an exported policy, then other directories with a language model, each by name."""
+    def policies(self) -> list[str]:
+        """Runs with an exported policy, then other directories with a language model."""
         runs = list(runs_below(self.directory))
-        listed = [self._policy(run) for run in runs if _has_policy(run)]
-        return listed + [PolicyEntry(self._name(path)) for path in self._models(set(runs)) if _has_policy(path)]
+        exported = [run for run in runs if (run / "policy" / "config.json").is_file()]
+        return [str(path.relative_to(self.directory)) for path in (*exported, *self._models(set(runs)))]
 
     def rewards(self) -> list[str]:
-        """Runs that have a reward."""
-        return [self._name(run) for run in runs_below(self.directory) if _mapping(_config(run), "reward", "components")]
+        """Runs that have a reward; the one that trained last comes first."""
+        runs = [run for run in runs_below(self.directory) if _names_reward(RunDirectory(run).config_path)]
+        runs.sort(key=lambda run: RunDirectory(run).config_path.stat().st_mtime, reverse=True)
+        return [str(run.relative_to(self.directory)) for run in runs]
 
     def policy(self, name: str) -> Path:
         """The directory of a policy.
 
         Raises:
-            DataError: none of this name is listed.
+            DataError: the name leads out of the directory.
+            ModelError: there is no policy.
         """
-        return self._listed(name, [entry.name for entry in self.policies()], "policy")
+        path = self._below(name)
+        check_language_model(str(path))
+        return path
 
     def reward(self, name: str) -> RewardConfig:
         """The reward of a run, of classes of this project alone, as `best_of` takes it up.
 
         Raises:
-            DataError: no run of this name has a reward, or its configuration cannot be read.
+            DataError: it is no run with a reward, or its configuration cannot be read.
             ConfigError: it names a class that is not admitted, or cannot be built.
         """
-        run = self._listed(name, self.rewards(), "reward")
-        reward = build(with_reward_of_run({"checkpoint": str(run), "best_of": 2, "reward": None})["reward"])
+        self.components(name)
+        reward = build(with_reward_of_run({"checkpoint": str(self._below(name)), "best_of": 2})["reward"])
         if not isinstance(reward, RewardConfig):
-            raise ConfigError(f"{run}: expected the reward of a training run, got {type(reward).__name__}")
+            raise ConfigError(f"{name}: expected the reward of a training run, got {type(reward).__name__}")
         return reward
 
-    def taxonomy(self, name: str) -> Taxonomy:
-        """What is marked in answers that a run's reward judges: what its reward models learnt; QA-FEEDBACK's if unknown.
+    def components(self, name: str) -> dict[str, Mapping[str, Any]]:
+        """The configuration of each component of a run's reward, as it stands in the run's file.
 
         Raises:
-            DataError: no run of this name has a reward.
+            DataError: it is no run with a reward, or its configuration cannot be read.
         """
-        config = _config(self._listed(name, self.rewards(), "reward"))
-        for component in _mapping(config, "reward", "components").values():
-            path = component.get("path") if isinstance(component, Mapping) else None
+        given = _mapping(self._config(name), "reward", "components")
+        if not given:
+            raise DataError("expected a run with reward.components", file=name)
+        return {key: component for key, component in given.items() if isinstance(component, Mapping)}
+
+    def longest(self, name: str) -> int:
+        """The longest answer that a run trained on, in tokens, end of sequence included."""
+        longest = _mapping(self._config(name), "rollout").get("max_new_tokens")
+        return longest if isinstance(longest, int) and longest > 0 else LONGEST
+
+    def taxonomy(self, name: str) -> Taxonomy:
+        """What a run's reward models learnt to find; QA-FEEDBACK's taxonomy where that is not known.
+
+        Raises:
+            DataError: it is no run with a reward.
+            ConfigError: a reward model's run declares something that is no taxonomy.
+        """
+        for component in self.components(name).values():
+            path = component.get("path")
             trained = run_of_model(path) if isinstance(path, str) else None
-            declared = None if trained is None else _config(trained.path).get("taxonomy")
+            declared = None if trained is None else trained.read_config().get("taxonomy")
             if trained is not None and isinstance(declared, Mapping):
                 check_foreign(declared, "taxonomy", trained.config_path)
                 taxonomy = build(declared)
@@ -102,13 +111,8 @@ class Catalogue:
         return QA_FEEDBACK
 
     def examples(self, name: str) -> list[dict[str, Any]]:
-        """The first questions of a run's validation data, as rows of a prompt file; [] where they cannot be read.
-
-        Raises:
-            DataError: no run of this name has a reward.
-        """
-        run = RunDirectory(self._listed(name, self.rewards(), "reward"))
-        config = _config(run.path)
+        """The first questions of a run's validation data, as rows of a prompt file; [] where they cannot be read."""
+        run, config = RunDirectory(self._below(name)), self._config(name)
         for key in ("validation_data", "data"):
             path = config.get(key)
             for file in below_start(run, config, path) if isinstance(path, str) else ():
@@ -119,50 +123,45 @@ class Catalogue:
                         continue
         return []
 
-    def _listed(self, name: str, names: list[str], what: str) -> Path:
-        if name not in names:
-            raise DataError(f"no {what} of this name below {self.directory.name}: {name!r}")
-        return self.directory / name
+    def _config(self, name: str) -> Mapping[str, Any]:
+        return RunDirectory(self._below(name)).read_config()
 
-    def _name(self, path: Path) -> str:
-        return str(path.relative_to(self.directory))
-
-    def _policy(self, run: Path) -> PolicyEntry:
-        longest = _mapping(_config(run), "rollout").get("max_new_tokens")
-        return PolicyEntry(self._name(run), longest if isinstance(longest, int) else _LONGEST)
+    def _below(self, name: str) -> Path:
+        path = (self.directory / name).resolve()
+        if not path.is_relative_to(self.directory) or "\0" in name:
+            raise DataError(f"expected a path below {self.directory.name}, got {name!r}")
+        return path
 
     def _models(self, runs: set[Path]) -> Iterator[Path]:
         for folder, children, files in os.walk(self.directory):
             path = Path(folder)
-            children[:] = sorted(name for name in children if not name.startswith(".") and path / name not in runs)
-            if "config.json" in files:
+            children[:] = [] if path in runs else sorted(name for name in children if not name.startswith("."))
+            if "config.json" in files and path not in runs:
                 children.clear()
+                try:
+                    check_language_model(str(path))
+                except ModelError:
+                    continue
                 yield path
 
 
 def prompt_row(item: PromptInput) -> dict[str, Any]:
-    """A prompt as the row that `prompt_of_row` reads."""
-    known, row = item.metadata, {"id": item.id}
+    """A prompt as the row that `prompt_of_row` reads; `text` alone where it has neither question nor messages."""
+    known = item.metadata
     if item.messages:
-        return {**row, "messages": [vars(message) for message in item.messages]}
+        return {"id": item.id, "messages": [vars(message) for message in item.messages]}
     if "question" in known and "turns" not in known:
-        row |= {"question": known["question"], "passages": passages_to_lists(known.get("passages", ()))}
-    return {**row, "text": item.text}
+        passages = passages_to_lists(known.get("passages", ()))
+        return {"id": item.id, "question": known["question"], "passages": passages, "text": item.text}
+    return {"id": item.id, "text": item.text}
 
 
-def _has_policy(path: Path) -> bool:
+def _names_reward(config: Path) -> bool:
+    """Whether a configuration has a reward, told by its text: a directory may hold thousands of them."""
     try:
-        check_language_model(str(path))
-    except ModelError:
+        return _REWARD.search(config.read_text("utf-8", "replace")) is not None
+    except OSError:
         return False
-    return True
-
-
-def _config(run: Path) -> Mapping[str, Any]:
-    try:
-        return RunDirectory(run).read_config()
-    except DataError:
-        return {}
 
 
 def _mapping(config: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

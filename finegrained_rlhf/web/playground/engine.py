@@ -6,18 +6,17 @@ Everything a page shows can be computed from what is returned: a total is the su
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
+from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.records import Decoding, Prompt
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.best_of import BestOf, RewardedResponse
 from finegrained_rlhf.inference.generate import open_generator
@@ -33,14 +32,17 @@ from finegrained_rlhf.web.playground.catalogue import Catalogue
 WAITING = 8
 """Requests that may wait for the models; one more is refused."""
 PROMPT_TOKENS = 4096
-_LOADED_BYTES = 4
-"""Of a parameter in memory."""
+"""Longest question in tokens, passages included; a longer one is refused."""
 T = TypeVar("T")
 Key = tuple[str, str]
 
 
 class BusyError(ConfigError):
     """Too many requests wait already."""
+
+
+class NoRoomError(ModelError):
+    """A model does not fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,10 @@ class Playground:
     def components(self, reward: str) -> list[Component]:
         """The components of a reward, penalties for form behind them."""
         chooser: BestOf = self._open(("reward", reward), [("reward", reward)])
-        config = chooser.composer.config
+        given = self.catalogue.components(reward)
         return [
-            Component(name, float(weight), _model(config.components.get(name)), _paid(chooser.composer, name))
-            for name, weight in config.all_weights.items()
+            Component(name, float(weight), _model(given.get(name, {})), _paid(chooser.composer, name))
+            for name, weight in chooser.composer.config.all_weights.items()
         ]
 
     def _score(
@@ -163,7 +165,7 @@ class Playground:
         if key not in self._loaded:
             try:
                 self._loaded[key] = self._load(key)
-            except _DoesNotFit:
+            except NoRoomError:
                 for other in set(self._loaded) - set(needed):
                     del self._loaded[other]
                 self._loaded[key] = self._load(key)
@@ -175,26 +177,61 @@ class Playground:
             self._processes = Processes(ProcessConfig())
         if kind == "policy":
             path = self.catalogue.policy(name)
-            self._check_room(path, name)
+            self._check_room([path], name)
             with _fitting(name):
                 return open_generator(str(path), self._processes)
         config = self.catalogue.reward(name)
-        for scorer in config.components.values():
-            if isinstance(path := getattr(scorer, "path", None), str | Path):
-                self._check_room(Path(path), name)
+        paths = [component.get("path") for component in self.catalogue.components(name).values()]
+        self._check_room([Path(path) for path in paths if isinstance(path, str)], name)
         chooser = BestOf(RewardComposer(config), self._processes)
         with _fitting(name):
             chooser.composer.setup(self._processes.device)
         return chooser
 
-    def _check_room(self, path: Path, name: str) -> None:
-        """Raise where a model's weights are larger than the memory that is free: the system would end the process."""
+    def _check_room(self, paths: Sequence[Path], name: str) -> None:
+        """Raise where the weights are larger than the memory that is free: the system would end the process."""
         assert self._processes is not None
-        needed = sum(file.stat().st_size for file in _weights(path))
-        free = device_bytes(self._processes)
-        if self._processes.device.type == "cuda":
-            free = torch.cuda.mem_get_info(self._processes.device)[0]
+        needed = sum(file.stat().st_size for path in paths for file in _weights(path))
+        cuda = self._processes.device.type == "cuda"
+        free = torch.cuda.mem_get_info(self._processes.device)[0] if cuda else device_bytes(self._processes)
         if needed > free:
-            raise _DoesNotFit(
-                f"{name}: its weights take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free"
-            )
+            sizes = f"its weights take {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB of memory are free"
+            raise NoRoomError(f"{name} does not fit: {sizes}")
+
+
+def _weights(path: Path) -> list[Path]:
+    """The weights of a model, or of the one that a run exported."""
+    return next(
+        (files for place in (path, path / "policy", path / "model") if (files := [*place.glob("*.safetensors")])), []
+    )
+
+
+@contextmanager
+def _fitting(name: str) -> Iterator[None]:
+    """One line for memory that ends while a model is loaded or asked."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise NoRoomError(
+            f"{name} does not fit into memory; ask for fewer or shorter answers, or a smaller model"
+        ) from None
+
+
+def _model(component: Mapping[str, Any]) -> str:
+    """The class of a scorer, and the model that it reads."""
+    kind, path = str(component.get("_target_", "penalty for form")), component.get("path")
+    return kind.rpartition(".")[2] + (f" {path}" if isinstance(path, str) else "")
+
+
+def _paid(composer: RewardComposer, name: str) -> str:
+    """Where training pays a component's values."""
+    credit, setting = composer.config.credit, composer.settings(name)
+    if name not in composer.config.components:
+        return "at the last token"
+    if setting.density == "response" or credit == "outcome":
+        return "together, at the last token"
+    return {
+        "end": "at the token that ends its segment",
+        "decided": "at the token that decides its segment, or at the last one",
+        "revised": "at the tokens where it changes while the answer grows, the rest at the last one",
+    }[credit]
