@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -13,13 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from finegrained_rlhf.core.records import Greedy, Sample
 from finegrained_rlhf.feedback.prompt_files import PromptInput, prompt_of_row
 from finegrained_rlhf.feedback.records import SpanError
-from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.report.charts.heatmap import Group, heat_panel
 from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment
 from finegrained_rlhf.web.page import Section, render
 from finegrained_rlhf.web.playground.catalogue import Catalogue
-from finegrained_rlhf.web.playground.engine import Answer, BusyError, Playground
 from finegrained_rlhf.web.playground.marks import FEEDBACK, add_mark
+
+if TYPE_CHECKING:  # what answers needs torch, which pages do without
+    from finegrained_rlhf.web.playground.engine import Answer, Playground
 
 router = APIRouter()
 SECTION = Section("Playground", "/playground", router)
@@ -95,18 +96,24 @@ class Mark(_Body):
 
 def playground_of(request: Request) -> Playground:
     """The one playground of an application; made when it is first asked."""
+    from finegrained_rlhf.web.playground.engine import Playground
+
     state = request.app.state
     with _MAKING:
         if not hasattr(state, "playground"):
-            state.playground = Playground(Catalogue(state.settings.directory))
+            state.playground = Playground(_catalogue(request))
     made: Playground = state.playground
     return made
+
+
+def _catalogue(request: Request) -> Catalogue:
+    return Catalogue(request.app.state.settings.directory)
 
 
 @router.get("/playground")
 def page(request: Request) -> HTMLResponse:
     """The page; `?reward=RUN` and `?policy=NAME` choose."""
-    catalogue = playground_of(request).catalogue
+    catalogue = _catalogue(request)
     rewards, policies = catalogue.rewards(), catalogue.policies()
     reward = request.query_params.get("reward", "")
     reward = reward if reward in rewards else next(iter(rewards), "")
@@ -118,7 +125,7 @@ def page(request: Request) -> HTMLResponse:
 @router.get("/playground/run")
 def run(request: Request, name: str) -> JSONResponse:
     """What a run offers: questions, weights, and what can be marked. Loads no model."""
-    catalogue = playground_of(request).catalogue
+    catalogue = _catalogue(request)
     taxonomy = catalogue.taxonomy(name)
     types = [
         {"name": kind.name, "label": kind.label, "description": kind.description, "category": category.name}
@@ -143,6 +150,8 @@ def scores(request: Request, scored: Scored) -> JSONResponse:
     playground, item = playground_of(request), scored.row.prompt()
 
     def work() -> list[Answer]:
+        from finegrained_rlhf.inference.generator import Response
+
         written = [
             (
                 one.policy,
@@ -158,7 +167,7 @@ def scores(request: Request, scored: Scored) -> JSONResponse:
 @router.post("/playground/marks")
 def marks(request: Request, mark: Mark) -> JSONResponse:
     """Add a mark to the feedback file of the directory."""
-    catalogue, item = playground_of(request).catalogue, mark.row.prompt()
+    catalogue, item = _catalogue(request), mark.row.prompt()
     known = item.metadata
     error = SpanError(mark.start, mark.end, mark.type, mark.explanation.strip() or None)
     record = add_mark(
@@ -174,6 +183,8 @@ def marks(request: Request, mark: Mark) -> JSONResponse:
 
 
 def _answered(playground: Playground, item: PromptInput, reward: str, work: Any) -> JSONResponse:
+    from finegrained_rlhf.web.playground.engine import BusyError
+
     try:
         future = playground.submit(lambda: (work(), playground.components(reward)))
     except BusyError as error:
