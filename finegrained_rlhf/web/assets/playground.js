@@ -138,8 +138,10 @@
       const same = given && JSON.stringify(given.components) === JSON.stringify(value.components);
       given = value;
       if (!same) showSliders();
+      const first = $("played").hidden;
       show(value);
       explain();
+      if (first) $("played").scrollIntoView();
       $("others").hidden = false;
     } catch (error) {
       tell($("status"), error.message, true);
@@ -226,7 +228,8 @@
       cell.querySelector(".total").textContent = totals[i] === null ? "no score" : signed(totals[i]);
       bar(cell.querySelector(".shares"), parts[i], left, left + right);
     });
-    $("winner").textContent = first < 0 ? "No answer has a score." : "Answer " + (first + 1) + " wins.";
+    const words = () => "Answer " + (first + 1) + " wins: " + (given.answers[first].text || "(empty)");
+    $("winner").textContent = first < 0 ? "No answer has a score." : words();
     hints();
     const changed = given.components.filter(({ name, weight }) => weights[name] !== weight && !/^(unfinished|overlong)$/.test(name));
     $("typed").textContent = changed.map(({ name }) => "reward.weights." + name + "=" + weights[name]).join(" ");
@@ -317,13 +320,13 @@
   }
   /** What every component says of the chosen piece, with the weights as they are now. */
   function explain() {
-    $("mark").hidden = $("edit").hidden = !chosen;
-    if (!chosen) return $("piece").replaceChildren(el("p", "Click a piece of an answer.", "none"));
+    $("detail").hidden = !chosen;
+    for (const piece of $("answers").querySelectorAll(".w.at")) piece.classList.remove("at");
+    if (!chosen) return;
     const answer = given.answers[chosen.answer];
     const letters = [...answer.text];
     const over = chosen.at === null ? [] : answer.segments.filter((s) => s.start <= chosen.at && chosen.at < s.end);
     over.sort((a, b) => a.end - a.start - (b.end - b.start));
-    for (const piece of $("answers").querySelectorAll(".w.at")) piece.classList.remove("at");
     if (over.length)
       for (const piece of cells()[chosen.answer].querySelectorAll(".w"))
         piece.classList.toggle("at", over[0].start <= piece.dataset.at && piece.dataset.at < over[0].end);
@@ -374,6 +377,11 @@
   $("answers").addEventListener("click", clicked);
   $("answers").addEventListener("keydown", (event) => {
     if ((event.key === "Enter" || event.key === " ") && clicked(event)) event.preventDefault();
+  });
+
+  $("close").addEventListener("click", () => {
+    chosen = null;
+    explain();
   });
 
   // Changes and marks ----------------------------------------------------------------------------------------------

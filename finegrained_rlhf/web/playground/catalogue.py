@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
+from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.feedback.outputs import passages_to_lists
 from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
@@ -27,6 +28,7 @@ LONGEST = 200
 """Tokens of an answer where a run does not say how long its answers are."""
 _LARGEST = 64 * 2**20
 """Bytes of the largest file that questions are taken from."""
+_WRITES = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
 _REWARD = re.compile(r"^reward:\s*$", re.MULTILINE)
 
 
@@ -87,6 +89,15 @@ class Catalogue:
             raise DataError("expected a run with reward.components", file=name)
         return {key: component for key, component in given.items() if isinstance(component, Mapping)}
 
+    def initial(self, name: str) -> str | None:
+        """The policy that a run began with, where it lies below the directory; None where not, or it is not known."""
+        try:
+            path = _mapping(self._config(name), "policy").get("path")
+        except DataError:
+            return None
+        place = Path(path).resolve() if isinstance(path, str) else self.directory.parent
+        return str(place.relative_to(self.directory)) if place.is_relative_to(self.directory) else None
+
     def longest(self, name: str) -> int:
         """The longest answer that a run trained on, in tokens, end of sequence included."""
         longest = _mapping(self._config(name), "rollout").get("max_new_tokens")
@@ -138,11 +149,8 @@ class Catalogue:
             children[:] = [] if path in runs else sorted(name for name in children if not name.startswith("."))
             if "config.json" in files and path not in runs:
                 children.clear()
-                try:
-                    check_language_model(str(path))
-                except ModelError:
-                    continue
-                yield path
+                if _is_language_model(path):
+                    yield path
 
 
 def prompt_row(item: PromptInput) -> dict[str, Any]:
@@ -154,6 +162,16 @@ def prompt_row(item: PromptInput) -> dict[str, Any]:
         passages = passages_to_lists(known.get("passages", ()))
         return {"id": item.id, "question": known["question"], "passages": passages, "text": item.text}
     return {"id": item.id, "text": item.text}
+
+
+def _is_language_model(path: Path) -> bool:
+    """Whether a model says that it writes text, told by its configuration: transformers is not imported for a list."""
+    try:
+        config = read_json(path / "config.json")
+    except DataError:
+        return False
+    named = config.get("architectures") if isinstance(config, Mapping) else None
+    return isinstance(named, list) and any(_WRITES.search(str(name)) for name in named)
 
 
 def _names_reward(config: Path) -> bool:

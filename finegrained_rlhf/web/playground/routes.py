@@ -118,7 +118,7 @@ def page(request: Request) -> HTMLResponse:
     reward = request.query_params.get("reward", "")
     reward = reward if reward in rewards else next(iter(rewards), "")
     asked = request.query_params.getlist("policy")
-    chosen = [name for name in policies if name in asked] or [reward if reward in policies else ""]
+    chosen = [name for name in policies if name in (asked or (reward, catalogue.initial(reward)))]
     return render(request, "playground/play.html", rewards=rewards, policies=policies, reward=reward, chosen=chosen)
 
 
