@@ -138,9 +138,7 @@ class BestOf:
             yield from self._reward(prompts[start : start + size], groups[start : start + size])
 
     @torch.no_grad()
-    def _reward(
-        self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]
-    ) -> list[list[RewardedResponse]]:
+    def _reward(self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]) -> list[list[RewardedResponse]]:
         row_of: dict[tuple[int, str], int] = {}
         for number, group in enumerate(groups):
             for response in group:

@@ -46,6 +46,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="finegrained_rlhf", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.sections = settings, SECTIONS
     for section in SECTIONS:
+        section.begin(app)
         app.include_router(section.router)
     app.add_api_route("/", _first_page, include_in_schema=False)
     app.add_api_route("/healthz", _health)

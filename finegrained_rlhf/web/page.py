@@ -6,18 +6,31 @@ lists them. Its templates extend `base.html`, escape what enters them, and hold 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse
 from fastapi.templating import Jinja2Templates
 
+from finegrained_rlhf.report.elements.html import escape
+
 HERE = Path(__file__).parent
+
+
+def address(path: str, **query: Any) -> str:
+    """A path of the application with its query; lists give a key several times, None leaves one out."""
+    kept = {key: value for key, value in query.items() if value is not None}
+    return f"{path}?{urlencode(kept, doseq=True, errors='surrogateescape')}" if kept else path
+
+
 _templates = Jinja2Templates(directory=HERE / "templates")
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
+_templates.env.finalize = lambda value: escape(value) if isinstance(value, str) else value  # as offline pages escape
+_templates.env.globals["address"] = address
 
 
 @dataclass(frozen=True)
@@ -28,11 +41,14 @@ class Section:
         title: in the navigation.
         path: of its first page; pages below it belong to it.
         router: its routes.
+        begin: called with the application before it serves, with `app.state.settings` set; keeps what the routes share
+            in `app.state`.
     """
 
     title: str
     path: str
     router: APIRouter
+    begin: Callable[[FastAPI], None] = lambda app: None
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:

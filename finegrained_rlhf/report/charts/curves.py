@@ -29,6 +29,16 @@ _SHARES = ("eos_rate", "repetition", "alignment", "groups/same_reward", "groups/
 _NOT_CURVES = ("step", "episodes", "episodes_per_step", "processes", "examples", "score")
 
 
+def headline_curves(record: RunRecord) -> Html:
+    """Total reward, its components weighted, KL and length: what is looked at first."""
+    charts = [
+        _both(record, "reward/total", "Total reward, without KL", ""),
+        _components(record, "Weighted, summed over a response", "reward/{}/weighted", None),
+        *(_both(record, key, title, unit) for key, title, unit in _MAIN if key in ("kl", "response_length", "loss")),
+    ]
+    return _grid([chart for chart in charts if any(line.finite for line in chart.lines)])
+
+
 def reward_curves(record: RunRecord) -> Html:
     """Every component raw, by segment and weighted, and their total."""
     charts = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from finegrained_rlhf.core.checks import is_number
@@ -19,6 +20,8 @@ WIDTH, HEIGHT = 360, 216
 _TOP, _BOTTOM, _LEFT, _RIGHT = 12, 36, 50, 12
 _AXIS_RIGHT = 44
 _POINTS = 240
+_DOTS = 80
+"""Points of a line that each have a dot; a line of more has none."""
 STEP, ROUND = "step", "round"
 """Labels of axes of training steps and of rounds, whose ticks are whole numbers."""
 Point = tuple[float, float]
@@ -46,7 +49,7 @@ class Line:
     labels: Sequence[str] = ()
     radii: Sequence[float] = ()
 
-    @property
+    @cached_property
     def finite(self) -> list[Point]:
         """The points that can be drawn."""
         return [(float(x), float(y)) for x, y in self.points if is_number(x) and is_number(y)]
@@ -252,14 +255,15 @@ def _mark(x: _Scale, at: float, word: str) -> Html:
 
 
 def _line(line: Line, x: _Scale, y: _Scale) -> Html:
-    points = line.finite if line.style == "dots" else thinned(line.finite)
+    dotted = line.style == "dots" and len(line.finite) <= _DOTS
+    points = line.finite if dotted else thinned(line.finite)
     dashed = " dashed" if line.slot >= SLOTS else ""
     colour = f"s{line.slot % SLOTS}"
     path = el(
         "path", d=_path(points, x, y), class_=f"{line.style} {colour}{dashed}", data_name=line.name, data_y=y.words()
     )
     parts = [path]
-    if line.style == "dots":
+    if dotted:
         for number, (px, py) in enumerate(points):
             radius = line.radii[number] if line.radii else 2.6
             title = el("title", f"{line.name}: " if line.name else "", f"{tick_text(px)}, {_shown(py)}")

@@ -45,13 +45,14 @@ def page(title: str, header: Html, parts: Sequence[PageSection], style: str = ""
     """
     shown = [part for part in parts if part.body is not None]
     nav = el("nav", *(el("a", part.title, href=f"#{part.name}") for part in shown), aria_label="Contents")
-    sections = [_section(part) for part in shown]
+    sections = [section(part) for part in shown]
     tip = el("div", id="tip", role="tooltip", hidden=True, dir="auto")
     body = [el("main", header, nav, *sections), tip]
     return offline_document(title, asset("report.css") + style, asset("report.js"), body, images=True)
 
 
-def _section(part: PageSection) -> Html:
+def section(part: PageSection) -> Html:
+    """A section with its heading, as an element."""
     lead = el("p", part.lead, class_="lead") if part.lead else None
     return el("section", el("h2", part.title), lead, part.body, id=part.name)
 

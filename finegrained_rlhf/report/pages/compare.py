@@ -48,18 +48,23 @@ ANSWERS = (
 DIFFERENCES = "Keys that are not the same in all runs; {run} is the run's own directory."
 
 
-def compare_page(runs: Named) -> Html:
-    """The whole document about several runs."""
-    parts = [
+def compare_sections(runs: Named) -> list[PageSection]:
+    """The sections of a page about several runs, in its order."""
+    return [
         PageSection("measures", "Exported policies", MEASURES, measured_sections(runs)),
         PageSection("configuration", "What differs in the configurations", DIFFERENCES, difference_table(runs)),
         PageSection("curves", "Validation", CURVES, overlays(runs)),
         PageSection("answers", "The same prompts", ANSWERS, side_by_side(runs)),
         PageSection("missing", "What is missing", "", missing_lines(runs)),
     ]
+
+
+def compare_page(runs: Named) -> Html:
+    """The whole document about several runs."""
     title = f"{len(runs)} runs"
     places = el("ul", *(el("li", el("b", isolated(name)), " ", isolated(r.path)) for name, r in runs.items()))
-    return page(f"{title}: report", el("header", el("h1", title), places, warning_lines(runs)), parts, heat_style())
+    top = el("header", el("h1", title), places, warning_lines(runs))
+    return page(f"{title}: report", top, compare_sections(runs), heat_style())
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
@@ -282,11 +282,12 @@ def timing_part(record: RunRecord) -> Html:
     total_s = sum(sums.values())
     if not total_s:
         return el("p", "No phase was timed.", class_="none")
-    bar = el(
-        "div",
-        *(el("i", class_=f"s{i}", style=f"flex:{sums[p] / total_s:.4f}") for i, p in enumerate(sums)),
-        class_="bar",
-    )
+    ends = [100 * sum(list(sums.values())[:i]) / total_s for i in range(len(sums) + 1)]
+    shares = [
+        el("path", d=f"M{start:.2f} 0H{end:.2f}V10H{start:.2f}Z", class_=f"s{i}")
+        for i, (start, end) in enumerate(zip(ends, ends[1:], strict=False))
+    ]
+    bar = el("svg", *shares, viewBox="0 0 100 10", preserveAspectRatio="none", class_="bar", aria_hidden="true")
     rows = []
     for i, phase in enumerate(sums):
         rate = [value for _, value in series(record.steps, f"time/{phase}_tokens_per_s")]
@@ -346,28 +347,6 @@ INJECTIONS = (
 ALIGNMENT = "Each segment's value is paid at the token in which the segment ends. It has to be exactly one."
 
 
-def run_page(record: RunRecord) -> Html:
-    """The whole document."""
-    parts = [
-        PageSection("summary", "First and exported", SUMMARY, run_summary(record)),
-        PageSection("truth", "Proxy reward and true error", TRUTH, truth_curves(record)),
-        PageSection("answers", "Before and after", HEAT, before_and_after(record)),
-        PageSection("rewards", "Rewards", CURVES, join(components_table(record), reward_curves(record))),
-        PageSection("training", "Training", CURVES, training_curves(record)),
-        PageSection("history", "Answers over time", HISTORY, timelines(record)),
-        PageSection("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
-        PageSection("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
-        PageSection("drift", "Reward models during training", DRIFT, drift_parts(record)),
-        PageSection("injections", "The judge under attack", INJECTIONS, injection_parts(record)),
-        PageSection("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
-        PageSection("time", "Time", "", timing_part(record)),
-        PageSection("evaluation", "Evaluation", "What finegrained evaluate measured of this run.", _evaluation(record)),
-        PageSection("configuration", "Configuration", "", configuration_details(record)),
-        PageSection("missing", "What is missing", "", _missing(record)),
-    ]
-    return page(f"{record.name}: report", header(record), parts, heat_style())
-
-
 def _evaluation(record: RunRecord) -> Html | None:
     if not record.evaluation:
         return None
@@ -377,3 +356,37 @@ def _evaluation(record: RunRecord) -> Html | None:
 
 def _missing(record: RunRecord) -> Html | None:
     return el("ul", *(el("li", line) for line in record.missing)) if record.missing else None
+
+
+def _rewards(record: RunRecord) -> Html:
+    return join(components_table(record), reward_curves(record))
+
+
+_SECTIONS: Mapping[str, tuple[str, str, Callable[[RunRecord], Html | None]]] = {
+    "summary": ("First and exported", SUMMARY, run_summary),
+    "truth": ("Proxy reward and true error", TRUTH, truth_curves),
+    "answers": ("Before and after", HEAT, before_and_after),
+    "rewards": ("Rewards", CURVES, _rewards),
+    "training": ("Training", CURVES, training_curves),
+    "history": ("Answers over time", HISTORY, timelines),
+    "samples": ("Samples during training", "Drawn at the training temperature.", by_step),
+    "trust": ("Reward models on labelled data", TRUST, trust_parts),
+    "drift": ("Reward models during training", DRIFT, drift_parts),
+    "injections": ("The judge under attack", INJECTIONS, injection_parts),
+    "alignment": ("Segments on tokens", ALIGNMENT, alignment_part),
+    "time": ("Time", "", timing_part),
+    "evaluation": ("Evaluation", "What finegrained evaluate measured of this run.", _evaluation),
+    "configuration": ("Configuration", "", configuration_details),
+    "missing": ("What is missing", "", _missing),
+}
+
+
+def run_sections(record: RunRecord, *names: str) -> list[PageSection]:
+    """The named sections of a run's page; all of them where none is named."""
+    sections = {name: _SECTIONS[name] for name in names or _SECTIONS}
+    return [PageSection(name, title, lead, body(record)) for name, (title, lead, body) in sections.items()]
+
+
+def run_page(record: RunRecord) -> Html:
+    """The whole document."""
+    return page(f"{record.name}: report", header(record), run_sections(record), heat_style())

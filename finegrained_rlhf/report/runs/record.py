@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.metrics.stress import read_stress
 from finegrained_rlhf.report.runs.state import RunState, read_state
@@ -114,11 +115,25 @@ class RunRecord:
         return value
 
 
-def read_run(path: str | Path) -> RunRecord:
+def read_run(
+    path: str | Path,
+    *,
+    read_rows: Callable[[Path, list[str]], list[dict[str, Any]]] | None = None,
+    most: int | None = None,
+    within: Path | None = None,
+    tolerant: bool = False,
+) -> RunRecord:
     """Read a run, finished or still under way.
 
+    Args:
+        path: its directory.
+        read_rows: reads a file of metrics by step and adds lines to what is missing; None reads all of it.
+        most: files of samples of each kind that are read, spread over the run; None reads some more.
+        within: nothing outside this directory is read, whatever the configuration names; None has no such limit.
+        tolerant: a damaged file is a line of what is missing, and the rest is shown.
+
     Raises:
-        DataError: `path` is no run, or one of its files is damaged.
+        DataError: `path` is no run, or, unless `tolerant`, one of its files is damaged.
     """
     run = RunDirectory(path)
     if not run.path.is_dir():
@@ -126,30 +141,42 @@ def read_run(path: str | Path) -> RunRecord:
     if not run.metrics.is_file() and not run.eval.is_file():
         raise DataError("holds no metrics.jsonl and no eval.jsonl; expected the directory of a training run", file=path)
     missing: list[str] = []
-    config = run.read_config() if run.config_path.is_file() else {}
+
+    def part(read: Callable[[], Any], default: Any) -> Any:
+        try:
+            return read()
+        except FineGrainedError as error:
+            if not tolerant:
+                raise
+            missing.append(f"Damaged: {error}")
+            return default
+
+    config = part(run.read_config, {}) if run.config_path.is_file() else {}
     if not config:
         missing.append("config.yaml is missing: weights, seed and reward models are unknown.")
-    steps, validations = _read_rows(run.metrics, missing), _read_rows(run.eval, missing)
+    rows = read_rows or _read_rows
+    steps, validations = (part(partial(rows, file, missing), []) for file in (run.metrics, run.eval))
     if not validations:
         missing.append("There is no validation: the run has no validation data, or has not come to it yet.")
-    export = run.final("policy") / "export.json"
-    exported = read_json(export).get("step") if export.is_file() else None
+    exported = (part(partial(_read_optional, run.final("policy") / "export.json"), None) or {}).get("step")
     best = int((_best(validations, exported) or {"step": -1})["step"])
-    samples = _read_chosen(sample_files(run), lambda available: evenly(available, SAMPLED_STEPS))
-    answers = _read_chosen(
-        sample_files(run, "validation_step"),
-        lambda available: evenly(available, ANSWERED_STEPS) | ({best} & set(available)),
-    )
+    files, answered = sample_files(run), sample_files(run, "validation_step")
+    chosen = evenly(sorted(files), most or SAMPLED_STEPS)
+    samples = {step: part(partial(read_samples, files[step]), []) for step in sorted(chosen)}
+    chosen = evenly(sorted(answered), most or ANSWERED_STEPS) | ({best} & set(answered))
+    answers = {step: part(partial(read_samples, answered[step]), []) for step in sorted(chosen)}
     _note_samples(samples, answers, missing)
-    marks = read_marks(run)
+    marks = part(partial(read_marks, run), {})
     samples, answers = _with_marks(samples, marks), _with_marks(answers, marks)
     _note_damage(run, missing)
-    drift = _read_optional(run.drift)
+    drift = part(partial(_read_optional, run.drift), None)
     if drift is None:
         missing.append("There is no drift.json: agreement of the reward models with an oracle was not measured.")
-    trust, stress = _read_trust(run, config, missing)
-    results, point = _read_optional(run.results) or {}, _read_optional(run.path / "point.json")
-    evaluation = {key: value for key, value in results.items() if key != "training"} or None
+    trust, stress = part(lambda: _read_trust(run, config, missing, within), ({}, {}))
+    results, point, injections = (
+        part(partial(_read_optional, file), None) for file in (run.results, run.path / "point.json", run.injections)
+    )
+    evaluation = {key: value for key, value in (results or {}).items() if key != "training"} or None
     return RunRecord(
         path=run.path,
         config=config,
@@ -158,12 +185,12 @@ def read_run(path: str | Path) -> RunRecord:
         exported=exported,
         samples=samples,
         answers=answers,
-        references=_read_references(run, config, missing),
+        references=_read_references(run, config, missing, within),
         state=read_state(run.path),
         trust=trust,
         stress=stress,
         drift=drift,
-        injections=_read_optional(run.injections),
+        injections=injections,
         evaluation=evaluation,
         commit=next(
             (str(known["commit"]) for known in (point, evaluation, config) if known and "commit" in known), None
@@ -224,12 +251,6 @@ def _read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["step"])
 
 
-def _read_chosen(
-    files: Mapping[int, Path], choose: Callable[[Sequence[int]], set[int]]
-) -> dict[int, list[SampleRecord]]:
-    return {step: read_samples(files[step]) for step in sorted(choose(sorted(files)))} if files else {}
-
-
 def _with_marks(
     steps: Mapping[int, Sequence[SampleRecord]], marks: Mapping[tuple[str, str], Sequence[OracleMark]]
 ) -> dict[int, list[SampleRecord]]:
@@ -267,7 +288,9 @@ def _note_samples(samples: Mapping[int, Any], answers: Mapping[int, Any], missin
         missing.append("Some samples have no token records (earlier version): no value, advantage or KL by token.")
 
 
-def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> tuple[dict[str, Row], dict[str, Row]]:
+def _read_trust(
+    run: RunDirectory, config: Row, missing: list[str], within: Path | None
+) -> tuple[dict[str, Row], dict[str, Row]]:
     """`trust.json` and `stress.json` of the runs that the components' paths name."""
     trust: dict[str, Row] = {}
     stress: dict[str, Row] = {}
@@ -276,7 +299,7 @@ def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> tuple[dic
         if not isinstance(path, str):
             missing.append(f"{name}: the component names no reward model, so there is nothing on its quality.")
             continue
-        places = list(_places(run, config, path))
+        places = _places(run, config, path, within)
         try:
             attacked = next((values for place in places if (values := read_stress(place)) is not None), None)
         except DataError as error:
@@ -292,12 +315,12 @@ def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> tuple[dic
     return trust, stress
 
 
-def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, list[str]]:
+def _read_references(run: RunDirectory, config: Row, missing: list[str], within: Path | None) -> dict[str, list[str]]:
     """The human answers in the run's validation data, by the prompt's text."""
     path = config.get("validation_data")
     if not isinstance(path, str):
         return {}
-    file = next((place for place in below_start(run, config, path) if place.is_file()), None)
+    file = next((place for place in below_start(run, config, path, within) if place.is_file()), None)
     try:
         rows = read_json(file) if file is not None else None
     except DataError:
@@ -314,17 +337,18 @@ def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict
     return references
 
 
-def _places(run: RunDirectory, config: Row, path: str) -> list[Path]:
+def _places(run: RunDirectory, config: Row, path: str, within: Path | None) -> list[Path]:
     """Directories in which a component's reward model may lie."""
-    folders = below_start(run, config, path)
+    folders = below_start(run, config, path, within)
     return [place for folder in folders for place in ((folder.parent,) if folder.name == "model" else (folder,))]
 
 
-def below_start(run: RunDirectory, config: Row, path: str) -> list[Path]:
+def below_start(run: RunDirectory, config: Row, path: str, within: Path | None) -> list[Path]:
     """Where a path of the configuration may lie: as it stands, or below the directory that the run was started in."""
     roots = [Path()]
     output = Path(str(config.get("output_dir", "")))
     here = run.path.resolve()
     if output.parts and here.parts[-len(output.parts) :] == output.parts:
         roots.append(Path(*here.parts[: -len(output.parts)]))
-    return [root / path for root in roots]
+    places = [root / path for root in roots]
+    return [place for place in places if within is None or place.resolve().is_relative_to(within)]

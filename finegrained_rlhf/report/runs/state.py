@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.runtime.directory.lock import is_locked
@@ -61,7 +62,7 @@ def read_state(path: str | Path, now: float | None = None) -> RunState:
     damage = damage or problem
     total = config.get("total_steps")
     total = total if isinstance(total, int) and not isinstance(total, bool) else None
-    steps = [s for s in (_last_step(run.metrics), _whole(loop.get("step"))) if s is not None]
+    steps = [s for s in (_whole(last_row(run.metrics).get("step")), _whole(loop.get("step"))) if s is not None]
     step = max(steps, default=None)
     model = next((m for m in (run.final("policy"), run.final("model")) if m.is_dir()), None)
     record = _record(model / "export.json") if model else {}
@@ -139,22 +140,22 @@ def _record(path: Path) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _last_step(path: Path) -> int | None:
-    """The step of the last whole line of a metrics file; only its end is read."""
+def last_row(path: Path) -> Mapping[str, Any]:
+    """The last whole line of a metrics file that has a step; only its end is read. Empty where there is none."""
     try:
         with open(path, "rb") as stream:
             stream.seek(max(0, path.stat().st_size - 65_536))
             lines = stream.read().decode("utf-8", "replace").split("\n")[:-1]
     except OSError:
-        return None
+        return {}
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and (step := _whole(row.get("step"))) is not None:
-            return step
-    return None
+        if isinstance(row, dict) and _whole(row.get("step")) is not None:
+            return row
+    return {}
 
 
 def _watched(run: RunDirectory) -> list[Path]:
@@ -169,7 +170,7 @@ def _modified(path: Path) -> float:
 
 
 def _whole(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return int(value) if is_number(value) else None
 
 
 def _float(value: Any) -> float | None:

@@ -27,7 +27,7 @@ from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import PromptConfig
-from finegrained_rlhf.web.playground.catalogue import Catalogue
+from finegrained_rlhf.web.playground.choices import Choices
 
 WAITING = 8
 """Requests that may wait for the models; one more is refused."""
@@ -79,11 +79,11 @@ class Playground:
     """Models that are loaded when they are first asked, and one thread that asks them.
 
     Args:
-        catalogue: what can be asked.
+        choices: what can be asked.
     """
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
         self._thread = ThreadPoolExecutor(1, "playground")
         self._places = threading.BoundedSemaphore(WAITING)
         self._processes: Processes | None = None
@@ -145,7 +145,7 @@ class Playground:
     def components(self, reward: str) -> list[Component]:
         """The components of a reward, penalties for form behind them."""
         chooser: BestOf = self._open(("reward", reward), [("reward", reward)])
-        given = self.catalogue.components(reward)
+        given = self.choices.components(reward)
         return [
             Component(name, float(weight), _model(given.get(name, {})), _paid(chooser.composer, name))
             for name, weight in chooser.composer.config.all_weights.items()
@@ -176,12 +176,12 @@ class Playground:
         if self._processes is None:
             self._processes = Processes(ProcessConfig())
         if kind == "policy":
-            path = self.catalogue.policy(name)
+            path = self.choices.policy(name)
             self._check_room([path], name)
             with _fitting(name):
                 return open_generator(str(path), self._processes)
-        config = self.catalogue.reward(name)
-        paths = [component.get("path") for component in self.catalogue.components(name).values()]
+        config = self.choices.reward(name)
+        paths = [component.get("path") for component in self.choices.components(name).values()]
         self._check_room([Path(path) for path in paths if isinstance(path, str)], name)
         chooser = BestOf(RewardComposer(config), self._processes)
         with _fitting(name):

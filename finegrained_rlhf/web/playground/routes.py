@@ -16,7 +16,7 @@ from finegrained_rlhf.feedback.records import SpanError
 from finegrained_rlhf.report.charts.heatmap import Group, heat_panel
 from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment
 from finegrained_rlhf.web.page import Section, render
-from finegrained_rlhf.web.playground.catalogue import Catalogue
+from finegrained_rlhf.web.playground.choices import Choices
 from finegrained_rlhf.web.playground.marks import FEEDBACK, add_mark
 
 if TYPE_CHECKING:  # what answers needs torch, which pages do without
@@ -101,38 +101,38 @@ def playground_of(request: Request) -> Playground:
     state = request.app.state
     with _MAKING:
         if not hasattr(state, "playground"):
-            state.playground = Playground(_catalogue(request))
+            state.playground = Playground(_choices(request))
     made: Playground = state.playground
     return made
 
 
-def _catalogue(request: Request) -> Catalogue:
-    return Catalogue(request.app.state.settings.directory)
+def _choices(request: Request) -> Choices:
+    return Choices(request.app.state.settings.directory)
 
 
 @router.get("/playground")
 def page(request: Request) -> HTMLResponse:
     """The page; `?reward=RUN` and `?policy=NAME` choose."""
-    catalogue = _catalogue(request)
-    rewards, policies = catalogue.rewards(), catalogue.policies()
+    choices = _choices(request)
+    rewards, policies = choices.rewards(), choices.policies()
     reward = request.query_params.get("reward", "")
     reward = reward if reward in rewards else next(iter(rewards), "")
     asked = request.query_params.getlist("policy")
-    chosen = [name for name in policies if name in (asked or (reward, catalogue.initial(reward)))]
+    chosen = [name for name in policies if name in (asked or (reward, choices.initial(reward)))]
     return render(request, "playground/play.html", rewards=rewards, policies=policies, reward=reward, chosen=chosen)
 
 
 @router.get("/playground/run")
 def run(request: Request, name: str) -> JSONResponse:
     """What a run offers: questions, weights, and what can be marked. Loads no model."""
-    catalogue = _catalogue(request)
-    taxonomy = catalogue.taxonomy(name)
+    choices = _choices(request)
+    taxonomy = choices.taxonomy(name)
     types = [
         {"name": kind.name, "label": kind.label, "description": kind.description, "category": category.name}
         for category in taxonomy.categories.values()
         for kind in category.types.values()
     ]
-    return JSONResponse({"examples": catalogue.examples(name), "longest": catalogue.longest(name), "types": types})
+    return JSONResponse({"examples": choices.examples(name), "longest": choices.longest(name), "types": types})
 
 
 @router.post("/playground/answers")
@@ -167,16 +167,16 @@ def scores(request: Request, scored: Scored) -> JSONResponse:
 @router.post("/playground/marks")
 def marks(request: Request, mark: Mark) -> JSONResponse:
     """Add a mark to the feedback file of the directory."""
-    catalogue, item = _catalogue(request), mark.row.prompt()
+    choices, item = _choices(request), mark.row.prompt()
     known = item.metadata
     error = SpanError(mark.start, mark.end, mark.type, mark.explanation.strip() or None)
     record = add_mark(
-        catalogue.directory / FEEDBACK,
+        choices.directory / FEEDBACK,
         known.get("question") or item.text,
         known.get("passages", ()),
         mark.answer,
         error,
-        catalogue.taxonomy(mark.reward),
+        choices.taxonomy(mark.reward),
     )
     count = sum(len(feedback.errors) for feedback in record.marked.values())
     return JSONResponse({"file": FEEDBACK, "marks": count})

@@ -32,7 +32,7 @@ _WRITES = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
 _REWARD = re.compile(r"^reward:\s*$", re.MULTILINE)
 
 
-class Catalogue:
+class Choices:
     """The runs and models below a directory, by their paths below it.
 
     Args:
@@ -126,7 +126,7 @@ class Catalogue:
         run, config = RunDirectory(self._below(name)), self._config(name)
         for key in ("validation_data", "data"):
             path = config.get(key)
-            for file in below_start(run, config, path) if isinstance(path, str) else ():
+            for file in below_start(run, config, path, self.directory) if isinstance(path, str) else ():
                 if file.is_file() and file.stat().st_size <= _LARGEST:
                     try:
                         return [prompt_row(item) for item in read_prompt_file(file)[:EXAMPLES]]
