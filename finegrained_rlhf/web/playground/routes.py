@@ -6,7 +6,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # what answers needs torch, which pages do without
     from finegrained_rlhf.web.playground.engine import Answer, Playground
 
 router = APIRouter()
-SECTION = Section("Playground", "/playground", router)
-_MAKING = threading.Lock()
 _ANSWERS = 128
 """Answers of one request, all policies together."""
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -94,20 +92,28 @@ class Mark(_Body):
     explanation: Annotated[str, Field(max_length=10_000)] = ""
 
 
-def playground_of(request: Request) -> Playground:
-    """The one playground of an application; made when it is first asked."""
-    from finegrained_rlhf.web.playground.engine import Playground
+def _begin(app: FastAPI) -> None:
+    app.state.choices, app.state.opening = Choices(app.state.settings.directory), threading.Lock()
 
-    state = request.app.state
-    with _MAKING:
-        if not hasattr(state, "playground"):
-            state.playground = Playground(_choices(request))
-    made: Playground = state.playground
-    return made
+
+SECTION = Section("Playground", "/playground", router, _begin)
 
 
 def _choices(request: Request) -> Choices:
-    return Choices(request.app.state.settings.directory)
+    choices: Choices = request.app.state.choices
+    return choices
+
+
+def _playground(request: Request) -> Playground:
+    """The one playground of an application, made when a model is first asked."""
+    from finegrained_rlhf.web.playground.engine import Playground
+
+    state = request.app.state
+    with state.opening:
+        if not hasattr(state, "playground"):
+            state.playground = Playground(state.choices)
+    made: Playground = state.playground
+    return made
 
 
 @router.get("/playground")
@@ -138,7 +144,7 @@ def run(request: Request, name: str) -> JSONResponse:
 @router.post("/playground/answers")
 def answers(request: Request, asked: Asked) -> JSONResponse:
     """Let policies answer, and score what they say."""
-    playground, item = playground_of(request), asked.row.prompt()
+    playground, item = _playground(request), asked.row.prompt()
     decoding = Sample(asked.samples, asked.temperature, 0, 1.0) if asked.temperature else Greedy()
     work = partial(playground.answers, item, asked.policies, asked.reward, decoding, asked.longest, asked.seed)
     return _answered(playground, item, asked.reward, work)
@@ -147,7 +153,7 @@ def answers(request: Request, asked: Asked) -> JSONResponse:
 @router.post("/playground/scores")
 def scores(request: Request, scored: Scored) -> JSONResponse:
     """Score answers that a person has changed beside those that stay."""
-    playground, item = playground_of(request), scored.row.prompt()
+    playground, item = _playground(request), scored.row.prompt()
 
     def work() -> list[Answer]:
         from finegrained_rlhf.inference.generator import Response
