@@ -29,7 +29,10 @@ def address(path: str, **query: Any) -> str:
 
 _templates = Jinja2Templates(directory=HERE / "templates")
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
-_templates.env.finalize = lambda value: escape(value) if isinstance(value, str) else value  # as offline pages escape
+# Text is escaped as in offline pages, whose controls and halves of characters are visible; what is HTML stays as it is.
+_templates.env.finalize = lambda value: (
+    escape(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+)
 _templates.env.globals["address"] = address
 
 

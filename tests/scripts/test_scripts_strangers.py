@@ -104,6 +104,7 @@ READS: dict[str, tuple[str, ...]] = {
     "reweigh": ("run={run}",),
     "report": ("run={run}", OUT),
     "runs": ("directory={run}",),
+    "serve": NOTHING,  # until Ctrl-C: tests/web opens what strangers made
     "compare": ("runs=[{run},{above}]",),
     "make_annotation_tasks": (
         *("outputs={data}", DIR, "annotators=[ann]", "taxonomy=qa_feedback", "select=uncertain"),

@@ -190,4 +190,4 @@ def _next_to(steps: Sequence[int], step: int, by: int) -> int | None:
 
 
 def _address(entry: Entry, look: Look, **values: Any) -> str:
-    return address("/run", name=entry.name, kind=look.kind, **values)
+    return address("/runs/run", name=entry.name, kind=look.kind, **values)

@@ -66,7 +66,7 @@ def runs(request: Request, view: Annotated[table.View, Query()]) -> HTMLResponse
     return render(request, "runs/table.html", **table.shown(entries, view), version=_version(entries))
 
 
-@router.get("/run")
+@router.get("/runs/run")
 def run(request: Request, look: Annotated[answers.Look, Query()]) -> HTMLResponse:
     """A page of one run: one of `VIEWS`, or `answer` for one answer token by token."""
     catalog, entry = _catalog(request), _entry(request, look.name)
@@ -91,7 +91,7 @@ def run(request: Request, look: Annotated[answers.Look, Query()]) -> HTMLRespons
     return render(request, "runs/run.html", **_drawn(values))
 
 
-@router.get("/compare")
+@router.get("/runs/compare")
 def compare(request: Request, run: Annotated[list[str], Query(max_length=_MOST)]) -> HTMLResponse:
     """Runs side by side, one line each; values share an axis where they mean the same.
 
@@ -102,7 +102,7 @@ def compare(request: Request, run: Annotated[list[str], Query(max_length=_MOST)]
     entries = [_entry(request, name) for name in dict.fromkeys(run)]
     records: dict[str, RunRecord] = {entry.name: _catalog(request).record(entry) for entry in entries}
     parts = {part.name: part for part in compare_sections(records)}
-    order = ("curves", "measures", "answers", "configuration", "missing")
+    order = ("curves", "measures", "answers", "missing", "configuration")
     values = {
         "entries": entries,
         "names": list(records),
@@ -112,7 +112,7 @@ def compare(request: Request, run: Annotated[list[str], Query(max_length=_MOST)]
     return render(request, "runs/compare.html", **_drawn(values), version=_version(entries))
 
 
-@router.get("/live")
+@router.get("/runs/live")
 def live(request: Request, run: Annotated[list[str], Query(max_length=_MOST)] = []) -> dict[str, Any]:  # noqa: B006
     """What changes while runs train, small enough to be asked every few seconds.
 

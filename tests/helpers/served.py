@@ -1,0 +1,41 @@
+"""The web application over a directory of toy runs, without a socket and behind one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from finegrained_rlhf.web.application import Settings, create_app
+from finegrained_rlhf.web.serve import listening
+
+
+def client_of(directory: Path) -> TestClient:
+    """A client that asks as a browser does and gets errors as answers."""
+    return TestClient(
+        create_app(Settings(directory.resolve())),
+        base_url="http://localhost:8700",
+        headers={"accept": "text/html"},
+        raise_server_exceptions=False,
+    )
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """The address of the application on a free port."""
+    import uvicorn
+
+    listener = listening("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(create_app(Settings(directory.resolve())), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://localhost:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listener.close()
