@@ -44,7 +44,7 @@ def make_run(directory: Path) -> Path:
     return run
 
 
-def reward(words: float = 1.0, length: float = 0.5, **settings: Any) -> RewardConfig:
-    """+1 for each `red`, −0.2 for any other word; a tenth less for each character."""
-    scorers = {"words": WordScorer(), "length": LengthScorer()}
+def reward(words: float = 1.0, length: float = 0.5, good: str = "red", **settings: Any) -> RewardConfig:
+    """+1 for each good word, −0.2 for any other word; a tenth less for each character."""
+    scorers = {"words": WordScorer(good), "length": LengthScorer()}
     return RewardConfig(scorers, {"words": words, "length": length}, **settings)

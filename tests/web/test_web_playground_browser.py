@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     directory = tmp_path_factory.mktemp("served")
     make_run(directory)
     with pytest.MonkeyPatch.context() as patch, listening("127.0.0.1", 0) as listener:
-        patch.setattr(Choices, "reward", lambda self, name: reward())
+        patch.setattr(Choices, "reward", lambda self, name: reward(length=0.1, good="two"))
         server = uvicorn.Server(uvicorn.Config(create_app(Settings(directory.resolve())), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -100,9 +100,9 @@ def test_a_weight_moves_the_ranking_a_piece_is_explained_and_a_mark_is_kept(
     expect(page.locator("#marked")).to_contain_text("playground_feedback.json", timeout=120_000)
     assert read_feedback(directory / FEEDBACK)
 
-    page.locator("#changed").fill("<img src=x onerror=alert(1)> red red red")
+    page.locator("#changed").fill("<img src=x onerror=alert(1)> two two two")
     expect(page.locator("#moved")).to_contain_text("→", timeout=120_000)
-    expect(page.locator("#answers")).to_contain_text("<img src=x onerror=alert(1)> red red red")
+    expect(page.locator("#answers")).to_contain_text("<img src=x onerror=alert(1)> two two two")
     page.get_by_role("button", name="As the policy wrote it").click()
     expect(page.locator("#moved")).to_contain_text("No component moved", timeout=120_000)
     assert winner(page) == before
