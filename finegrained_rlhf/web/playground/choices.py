@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ class Choices:
         runs = [run for run in runs_below(self.directory) if _names_reward(RunDirectory(run).config_path)]
         runs.sort(key=lambda run: RunDirectory(run).config_path.stat().st_mtime, reverse=True)
         return [str(run.relative_to(self.directory)) for run in runs]
+
+    def with_several(self, names: Sequence[str]) -> str:
+        """The first of these runs whose reward has several components to weigh; else the first; "" of none."""
+        for name in names:
+            with suppress(DataError):
+                if len(self.components(name)) > 1:
+                    return name
+        return next(iter(names), "")
 
     def policy(self, name: str) -> Path:
         """The directory of a policy.

@@ -122,7 +122,7 @@ def page(request: Request) -> HTMLResponse:
     choices = _choices(request)
     rewards, policies = choices.rewards(), choices.policies()
     reward = request.query_params.get("reward", "")
-    reward = reward if reward in rewards else next(iter(rewards), "")
+    reward = reward if reward in rewards else choices.with_several(rewards)
     asked = request.query_params.getlist("policy")
     chosen = [name for name in policies if name in (asked or (reward, choices.initial(reward)))]
     return render(request, "playground/play.html", rewards=rewards, policies=policies, reward=reward, chosen=chosen)
