@@ -75,8 +75,8 @@ def test_model_directories_are_listed_and_nothing_outside_is_opened(made: Path, 
     (tmp_path / "below/gpt").symlink_to(made / "run/policy")
     assert Choices((tmp_path / "below").resolve()).policies() == []  # links are not followed
     assert Choices((made / "run/policy").resolve()).policies() == ["."]
-    for name in ("../served", "/etc", "below/../../x", "gpt"):
-        with pytest.raises(Exception, match="expected a path below"):
+    for name in ("../served", "/etc", "below/../../x", "gpt", "\0", "x" * 900):
+        with pytest.raises(Exception, match="expected a directory below"):
             Choices((tmp_path / "below").resolve()).policy(name)
 
 
@@ -165,9 +165,9 @@ def test_a_model_that_does_not_fit_is_one_line_and_makes_others_go(
 # What is refused -----------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown run": ({"reward": "nothing"}, "no such file"),
-    "a run above": ({"reward": "../other"}, "expected a path below"),
-    "a model above": ({"policies": ["../../etc"]}, "expected a path below"),
+    "an unknown run": ({"reward": "nothing"}, "expected a directory below"),
+    "a run above": ({"reward": "../other"}, "expected a directory below"),
+    "a model above": ({"policies": ["../../etc"]}, "expected a directory below"),
     "no policy": ({"policies": []}, "policies"),
     "no prompt": ({"row": {}}, "expected text, or question and passages"),
     "a passage that is none": ({"row": {"question": "a?", "passages": [[]]}}, "expected [title"),

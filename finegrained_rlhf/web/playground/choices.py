@@ -147,10 +147,11 @@ class Choices:
         return RunDirectory(self._below(name)).read_config()
 
     def _below(self, name: str) -> Path:
-        path = (self.directory / name).resolve()
-        if not path.is_relative_to(self.directory) or "\0" in name:
-            raise DataError(f"expected a path below {self.directory.name}, got {name!r}")
-        return path
+        with suppress(OSError, ValueError):  # names that no file can have
+            path = (self.directory / name).resolve(strict=True)
+            if path.is_relative_to(self.directory):
+                return path
+        raise DataError(f"expected a directory below {self.directory.name}, got {name!r}")
 
     def _models(self, runs: set[Path]) -> Iterator[Path]:
         for folder, children, files in os.walk(self.directory):

@@ -130,7 +130,7 @@ def page(request: Request) -> HTMLResponse:
 
 @router.get("/playground/run")
 def run(request: Request, name: str) -> JSONResponse:
-    """What a run offers: questions, weights, and what can be marked. Loads no model."""
+    """What a run offers: questions, the length of its answers, and what can be marked. Loads no model."""
     choices = _choices(request)
     taxonomy = choices.taxonomy(name)
     types = [
