@@ -92,8 +92,8 @@ def test_pages_follow_a_run_and_keep_their_choices_in_the_address(
     page.reload()
     assert page.locator("#answers-2").is_checked() and page.locator("article:visible").count() == 1
     page.goto(f"{address}/runs?q=t")
-    page.get_by_label("State").select_option("running")
-    page.wait_for_url("**state=running**")
+    page.get_by_label("State").select_option("finished")
+    page.wait_for_url("**state=finished**")
     page.goto(f"{address}/runs")
     page.get_by_label("compare toy").check()
     page.get_by_label("compare other").check()
