@@ -195,6 +195,7 @@
         piece.removeAttribute("title"); // says weights as configured
         piece.dataset.at = at;
         at += [...piece.textContent].length; // offsets count code points
+        if (!piece.textContent.trim()) continue; // between two segments
         piece.tabIndex = 0;
         piece.setAttribute("role", "button");
       }
