@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -155,11 +156,22 @@ def test_a_model_that_does_not_fit_is_one_line_and_makes_others_go(
     assert refused.status_code == 422
     assert refused.json()["error"].startswith("run does not fit: its weights take 0.00 GB, and 0.00 GB of memory")
     playground: engine.Playground = client.app.state.playground  # type: ignore[attr-defined]
-    playground._loaded["policy", "other"] = "something large"
+    playground._loaded["policy", "other"] = 0.0, "something large"
     sizes = chain([1000], repeat(10**12))
     monkeypatch.setattr(engine, "device_bytes", lambda processes: next(sizes))
     assert client.post("/playground/answers", json=ASKED).status_code == 200
     assert ("policy", "other") not in playground._loaded
+
+
+def test_a_policy_that_its_run_exports_anew_is_loaded_anew(made: Path, client: TestClient) -> None:
+    first = client.post("/playground/answers", json=ASKED)
+    playground: engine.Playground = client.app.state.playground  # type: ignore[attr-defined]
+    loaded = playground._loaded["policy", "run"]
+    assert client.post("/playground/answers", json=ASKED).json() == first.json()
+    assert playground._loaded["policy", "run"] is loaded
+    os.utime(made / "run/policy/model.safetensors", (1, 1))
+    assert client.post("/playground/answers", json=ASKED).json() == first.json()
+    assert playground._loaded["policy", "run"] is not loaded
 
 
 # What is refused -----------------------------------------------------------------------------------------------------

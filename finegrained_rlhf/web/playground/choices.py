@@ -107,6 +107,14 @@ class Choices:
         place = Path(path).resolve() if isinstance(path, str) else self.directory.parent
         return str(place.relative_to(self.directory)) if place.is_relative_to(self.directory) else None
 
+    def configuration(self, name: str) -> Path:
+        """The file that says what a run's reward is.
+
+        Raises:
+            DataError: the name leads out of the directory.
+        """
+        return RunDirectory(self._below(name)).config_path
+
     def longest(self, name: str) -> int:
         """The longest answer that a run trained on, in tokens, end of sequence included."""
         longest = _mapping(self._config(name), "rollout").get("max_new_tokens")

@@ -87,7 +87,7 @@ class Playground:
         self._thread = ThreadPoolExecutor(1, "playground")
         self._places = threading.BoundedSemaphore(WAITING)
         self._processes: Processes | None = None
-        self._loaded: dict[Key, Any] = {}
+        self._loaded: dict[Key, tuple[float, Any]] = {}
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Run a function behind those that wait already.
@@ -120,6 +120,7 @@ class Playground:
             ConfigError: the reward cannot be used here.
         """
         needed: list[Key] = [("reward", reward), *(("policy", name) for name in policies)]
+        self._open(("reward", reward), needed)  # what cannot be scored is not asked
         written, prompt = [], Prompt(item.id, item.text, (), item.metadata)
         for name in policies:
             generator: PolicyGenerator = self._open(("policy", name), needed)
@@ -161,15 +162,30 @@ class Playground:
         return [Answer(name, rewarded) for (name, _), rewarded in zip(written, group, strict=True)]
 
     def _open(self, key: Key, needed: Sequence[Key]) -> Any:
-        """What is loaded under a key. Where it does not fit, what this request does not need makes room."""
-        if key not in self._loaded:
-            try:
-                self._loaded[key] = self._load(key)
-            except NoRoomError:
-                for other in set(self._loaded) - set(needed):
-                    del self._loaded[other]
-                self._loaded[key] = self._load(key)
-        return self._loaded[key]
+        """What is loaded under a key, anew where its run has changed it since.
+
+        Where it does not fit, what this request does not need makes room.
+        """
+        changed = self._changed(key)
+        if key in self._loaded and self._loaded[key][0] == changed:
+            return self._loaded[key][1]
+        self._loaded.pop(key, None)
+        try:
+            made = self._load(key)
+        except NoRoomError:
+            for other in set(self._loaded) - set(needed):
+                del self._loaded[other]
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            made = self._load(key)
+        self._loaded[key] = changed, made
+        return made
+
+    def _changed(self, key: Key) -> float:
+        """When a policy was exported, or a run's reward written."""
+        kind, name = key
+        files = _weights(self.choices.policy(name)) if kind == "policy" else [self.choices.configuration(name)]
+        return max(file.stat().st_mtime for file in files)
 
     def _load(self, key: Key) -> Any:
         kind, name = key
@@ -192,6 +208,8 @@ class Playground:
         """Raise where the weights are larger than the memory that is free: the system would end the process."""
         assert self._processes is not None
         needed = sum(file.stat().st_size for path in paths for file in _weights(path))
+        if not needed:
+            return
         cuda = self._processes.device.type == "cuda"
         free = torch.cuda.mem_get_info(self._processes.device)[0] if cuda else device_bytes(self._processes)
         if needed > free:
