@@ -214,7 +214,7 @@ class PromptSource:
         items: dict[str, PromptInput] = {}
         for number, row in enumerate(rows):
             try:
-                item = _item({key: value for key, value in row.items() if value is not None}, number)
+                item = prompt_of_row(row, f"record-{number}")
                 require(item.id not in items, f"id {item.id!r} occurs twice", "id")
             except DataError as error:
                 raise error.at(file=self.path, record=number) from None
@@ -282,15 +282,24 @@ def _of_example(example: QAExample) -> PromptInput:
     return PromptInput(example.id, example.text, known)
 
 
-def _item(row: Mapping[str, Any], number: int) -> PromptInput:
+def prompt_of_row(row: Mapping[str, Any], name: str = "record-0") -> PromptInput:
+    """The prompt of a JSON object: a text, question and passages, a conversation, or turns with passages.
+
+    Args:
+        row: as it stands in a file; keys that are null count as absent.
+        name: its id where it has none and question and passages give none.
+
+    Raises:
+        DataError: naming the field.
+    """
+    row = {key: value for key, value in row.items() if value is not None}
     talk = conversation_of(row)
     known: dict[str, Any] = {}
     if "question" in row and ("passages" in row or not (row.get("text") or row.get("prompt") or talk)):
         known["question"] = require_text(row["question"], "question")
         known["passages"] = _passages(get_field(row, "passages"))
-    default = f"record-{number}"
     if "turns" in row:
-        prompt = conversation_prompt(default, *_conversation(row))
+        prompt = conversation_prompt(name, *_conversation(row))
         text, known = prompt.text, dict(prompt.metadata)
     elif talk is not None:
         text = talk.text
@@ -303,13 +312,13 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         present = ", ".join(row) or "none"
         problem = f"expected text, or question and passages, or messages, or prompt (fields present: {present})"
         require(bool(known), problem, "text")
-        text, default = task_text(**known), derived_id(**known)
+        text, name = task_text(**known), derived_id(**known)
     given_answers = talk.answers if talk is not None else answers_of_completion(row)
     if answers := (*given_answers, *text_list(row.get("answer", []), "answer")):
         known["references"] = answers
     if "replies" in row:
         known["replies"] = tuple(text_list(row["replies"], "replies"))
-    name = default if row.get("id") is None else require_text(row["id"], "id")
+    name = name if row.get("id") is None else require_text(row["id"], "id")
     return PromptInput(name, text, known, () if talk is None else talk.messages)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +37,25 @@ class RewardedSegment:
     raw: float
     normalised: float
     weighted: float
+
+
+@dataclass(frozen=True)
+class RewardedResponse:
+    """A response with what its total reward is made of.
+
+    Attributes:
+        response: the response.
+        total: what PPO would give it, KL aside; None where a component has no score of it.
+        segments: component by component; the `weighted` of all of them add up to the total.
+        closed: components whose gate is closed in it.
+        unscored: components that have no score of it.
+    """
+
+    response: Response
+    total: float | None
+    segments: tuple[RewardedSegment, ...]
+    closed: tuple[str, ...] = ()
+    unscored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +111,18 @@ class BestOf:
         self.composer.totals(self.composer.score([], []))  # what cannot be added up is refused before models are read
 
     def choose(self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]) -> list[Choice]:
-        """The best sample of each prompt.
+        """The best sample of each prompt; see `reward`."""
+        choices = []
+        for group in self.reward(prompts, groups):
+            totals = tuple(rewarded.total for rewarded in group)
+            best = best_sample(totals)
+            choices.append(Choice(best, group[best].response, totals, group[best].segments))
+        return choices
+
+    def reward(
+        self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]
+    ) -> Iterator[list[RewardedResponse]]:
+        """The samples of each prompt with their rewards, prompt by prompt.
 
         Equal texts of a prompt are scored once, so that no rounding tells them apart.
 
@@ -103,14 +133,12 @@ class BestOf:
         Raises:
             DataError: a prompt lacks what a scorer needs.
         """
-        choices: list[Choice] = []
         size = max(1, _SCORED_AT_ONCE // max((len(group) for group in groups), default=1))
         for start in range(0, len(prompts), size):
-            choices += self._choose(prompts[start : start + size], groups[start : start + size])
-        return choices
+            yield from self._reward(prompts[start : start + size], groups[start : start + size])
 
     @torch.no_grad()
-    def _choose(self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]) -> list[Choice]:
+    def _reward(self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]) -> list[list[RewardedResponse]]:
         row_of: dict[tuple[int, str], int] = {}
         for number, group in enumerate(groups):
             for response in group:
@@ -119,19 +147,25 @@ class BestOf:
             scores = self.composer.score([prompts[number] for number, _ in row_of], [text for _, text in row_of])
         totals, used = self.composer.totals(scores), self.composer.used_values(scores)
         unscored = unscored_rows(scores.values())
-        choices = []
+        rewarded = []
         for number, group in enumerate(groups):
             rows = [row_of[number, response.text] for response in group]
             form = self._form(group)
+            counted = {name: penalty.values for name, penalty in form.items()}
             taken = self.composer.totals(form) if form else [0.0] * len(group)
-            rewards = tuple(
-                None if row in unscored else totals[row] + penalty for row, penalty in zip(rows, taken, strict=True)
+            rewarded.append(
+                [
+                    RewardedResponse(
+                        response,
+                        None if row in unscored else totals[row] + taken[sample],
+                        self._segments(row, scores, used) + self._segments(sample, form, counted),
+                        tuple(name for name in scores if (gate := self.composer.gate(name, scores)) and not gate[row]),
+                        tuple(name for name, scored in scores.items() if row in scored.unscored),
+                    )
+                    for sample, (row, response) in enumerate(zip(rows, group, strict=True))
+                ]
             )
-            best = best_sample(rewards)
-            segments = self._segments(rows[best], scores, used)
-            segments += self._segments(best, form, {name: counted.values for name, counted in form.items()})
-            choices.append(Choice(best, group[best], rewards, segments))
-        return choices
+        return rewarded
 
     def _form(self, group: Sequence[Response]) -> dict[str, SegmentScores]:
         """What the penalties for form count in the samples of a prompt."""

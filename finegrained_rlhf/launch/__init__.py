@@ -1,4 +1,4 @@
-"""Floor 9: from a command line to a job. The only room that knows Hydra and omegaconf.
+"""Floor 8: from a command line to a job. The only room that knows Hydra and omegaconf.
 
 `commands` names the commands, `app` runs one of them, `checks` refuses a wrong configuration before anything is made,
 `steps` prepares, builds and runs what a configuration describes, `pipeline` runs many of them and `sweeps` one of them

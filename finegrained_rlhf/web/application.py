@@ -20,9 +20,10 @@ from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
 from finegrained_rlhf.web.page import HERE, Section, render
+from finegrained_rlhf.web.playground.routes import SECTION as PLAYGROUND
 from finegrained_rlhf.web.runs.routes import SECTION as RUNS
 
-SECTIONS: tuple[Section, ...] = (RUNS,)
+SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND)
 """What the navigation shows, in order; the first one is the first page."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 

@@ -320,7 +320,7 @@ def _read_references(run: RunDirectory, config: Row, missing: list[str], within:
     path = config.get("validation_data")
     if not isinstance(path, str):
         return {}
-    file = next((place for place in _below_start(run, config, path, within) if place.is_file()), None)
+    file = next((place for place in below_start(run, config, path, within) if place.is_file()), None)
     try:
         rows = read_json(file) if file is not None else None
     except DataError:
@@ -339,11 +339,11 @@ def _read_references(run: RunDirectory, config: Row, missing: list[str], within:
 
 def _places(run: RunDirectory, config: Row, path: str, within: Path | None) -> list[Path]:
     """Directories in which a component's reward model may lie."""
-    folders = _below_start(run, config, path, within)
+    folders = below_start(run, config, path, within)
     return [place for folder in folders for place in ((folder.parent,) if folder.name == "model" else (folder,))]
 
 
-def _below_start(run: RunDirectory, config: Row, path: str, within: Path | None) -> list[Path]:
+def below_start(run: RunDirectory, config: Row, path: str, within: Path | None) -> list[Path]:
     """Where a path of the configuration may lie: as it stands, or below the directory that the run was started in."""
     roots = [Path()]
     output = Path(str(config.get("output_dir", "")))
