@@ -126,7 +126,7 @@ class ServeRewards:
             body_bytes=int(self.longest_body_mib * 2**20),
             hosts=_LOOPBACK if local else ["*"],
         )
-        with _listening(self.host, self.port) as listener:
+        with listening(self.host, self.port) as listener:
             port, scheme = listener.getsockname()[1], "https" if self.certificate else "http"
             served = ", ".join(f"{name} ({one.version})" for name, one in components.items())
             print(f"serving {served} at {scheme}://{self.host}:{port} in {processes.description}", flush=True)
@@ -164,7 +164,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        ConfigError: the port is taken, or the address is not this machine's.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
