@@ -130,7 +130,11 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
         torch.set_num_threads(profile.threads)
     with tempfile.TemporaryDirectory() as directory:
         measured = measure(replace(profile, rounds=max(profile.rounds, 3)), Path(directory))
-    document = {"profile": profile.name, "machine": describe_machine(torch.device(profile.device), profile.precision), **measured}
+    document = {
+        "profile": profile.name,
+        "machine": describe_machine(torch.device(profile.device), profile.precision),
+        **measured,
+    }
     print(
         f"{measured['responses']} responses: {measured['responses_per_s']['served']:.1f} a second served, "
         f"{measured['responses_per_s']['in process']:.1f} in process, {measured['throughput']:.2f} of it "

@@ -445,7 +445,9 @@ class RewardComposer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: moments of normalised components, dual variables, versions of served ones."""
         moments = {name: normaliser.state() for name, normaliser in self._normalisers.items()}
-        served = {name: one.served_version for name, one in self.config.components.items() if isinstance(one, VersionedScorer)}
+        served = {
+            name: one.served_version for name, one in self.config.components.items() if isinstance(one, VersionedScorer)
+        }
         return {"moments": moments, "constraints": self.weights.state()} | ({"versions": served} if served else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:

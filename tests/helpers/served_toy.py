@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -71,6 +72,14 @@ class Doubts(Words):
         return SegmentScores(spans, values, unscored=unread, counts=counts)
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server that answers at `url`, and what scores in it."""
+
+    url: str
+    rounds: Rounds
+
+
 @contextmanager
 def serving(
     scorers: Mapping[str, Scorer],
@@ -80,8 +89,8 @@ def serving(
     rows_at_once: int = 256,
     rows_waiting: int = 4096,
     **settings: Any,
-) -> Iterator[str]:
-    """The address of a server of these scorers; it ends as after SIGTERM."""
+) -> Iterator[Server]:
+    """A server of these scorers; it ends as after SIGTERM."""
     for scorer in scorers.values():
         scorer.setup(torch.device("cpu"))
     components = {name: described(name, scorer, f"{version}-{name}") for name, scorer in scorers.items()}
@@ -94,7 +103,7 @@ def serving(
         try:
             while not server.started:
                 time.sleep(0.005)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", rounds)
         finally:
             server.should_exit = True
             thread.join()

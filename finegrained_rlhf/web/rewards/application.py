@@ -77,15 +77,15 @@ def create_app(
         places = deciding(result, texts, component.look_ahead)
         rows = zip(result.spans, result.values, places, strict=True)
         results = [
-            None if row in result.unscored else ResponseScores.model_construct(
+            None
+            if row in result.unscored
+            else ResponseScores.model_construct(
                 segments=list(spans), values=[float(value) for value in values], decided_at=list(decided)
             )
             for row, (spans, values, decided) in enumerate(rows)
         ]
         counts = {name: float(count) for name, count in result.counts.items()}
-        return ScoresAnswer(
-            component=component, whole_response=result.whole_response, results=results, counts=counts
-        )
+        return ScoresAnswer(component=component, whole_response=result.whole_response, results=results, counts=counts)
 
     @app.get(f"/v{WIRE}/components")
     async def list_components() -> list[Component]:
@@ -159,7 +159,9 @@ class Gate:
 
     def _refusal(self, path: str, headers: Headers) -> Response | None:
         given = headers.get("authorization", "").encode()
-        admitted = [hmac.compare_digest(given, token) for token in self._tokens]  # every one, so that time tells nothing
+        admitted = [
+            hmac.compare_digest(given, token) for token in self._tokens
+        ]  # every one, so that time tells nothing
         if admitted and not any(admitted) and path not in _OPEN:
             return JSONResponse({"error": "expected a key: Authorization: Bearer KEY"}, 401)
         length = headers.get("content-length", "0")

@@ -85,7 +85,9 @@ class ServeRewards:
             lines = Path(self.key_file).read_text(encoding="utf-8").splitlines()
             keys += [line.strip() for line in lines if line.strip()] or [""]
         if not all(key and key.isascii() and key.isprintable() for key in keys):
-            where = self.key_file if keys[0] or self.key_variable is None else f"environment variable {self.key_variable}"
+            where = (
+                self.key_file if keys[0] or self.key_variable is None else f"environment variable {self.key_variable}"
+            )
             raise ConfigError(f"{where}: expected keys of printable ASCII characters, at least one")
         return keys
 
@@ -114,9 +116,7 @@ class ServeRewards:
         versions = self.versions(processes.precision)
         for scorer in self.reward.components.values():
             scorer.setup(processes.device)
-        components = {
-            name: described(name, scorer, versions[name]) for name, scorer in self.reward.components.items()
-        }
+        components = {name: described(name, scorer, versions[name]) for name, scorer in self.reward.components.items()}
         rounds = Rounds(self.reward.components, processes, self.rows_at_once, self.rows_waiting)
         local = is_loopback(self.host) and not self.behind_proxy
         app = create_app(
