@@ -5,7 +5,7 @@ Examples:
     python benchmarks/serve_rewards.py profile=gpu out=serve_rewards.json    # one CUDA GPU
     python benchmarks/serve_rewards.py profile=tiny                          # seconds; says that it runs, not how fast
 
-The server is `finegrained serve-rewards` in a process of its own on loopback. Both sides take turns on a batch of random
+The server is `finegrained serve-rewards` in a process of its own. Both sides take turns on a batch of random
 responses; the medians of the rounds are compared, after one round that is not counted. See docs/benchmarks.md.
 """
 

@@ -21,8 +21,8 @@ pytest.importorskip("fastapi")
 
 import torch
 from script_runs import ENVIRONMENT, ROOT
-from servers import free_port
 from served_toy import served
+from servers import free_port
 from smoke import COMPONENTS
 
 from finegrained_rlhf.core.records import Prompt

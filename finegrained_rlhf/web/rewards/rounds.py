@@ -1,6 +1,6 @@
 """Requests of many trainers, scored together in rounds: what has come while one round was scored makes the next.
 
-The scorers batch what a round gives them by length. A request has its own answer: one that a scorer refuses fails alone.
+The scorers batch what a round gives them by length. A request that a scorer refuses fails alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -134,65 +135,64 @@ class Rounds:
     @torch.no_grad()
     def _score(self, requests: Sequence[_Request]) -> None:
         """Answer every request, all components' work started before any is waited for."""
+        started = list[tuple[list[_Request], Callable[[], SegmentScores]]]()
         with self._processes.autocast():
-            started = [(batch, self._started(batch)) for batch in self._batches(requests)]
+            for batch in self._batches(requests):
+                try:
+                    started.append((batch, self._start(batch)))
+                except Exception as error:
+                    self._fail(batch, error)
             for batch, collect in started:
-                self._answer(batch, collect)
+                try:
+                    _answer(batch, collect())
+                except Exception as error:
+                    self._fail(batch, error)
 
     def _batches(self, requests: Sequence[_Request]) -> list[list[_Request]]:
-        """Requests that are scored as one: of one component, unless it counts what a request gave, or checks prompts."""
+        """Requests that are scored as one: of one component, unless it counts what each gave, or checks prompts."""
         batches: dict[object, list[_Request]] = {}
         for number, request in enumerate(requests):
             alone = not request.responses or getattr(self._scorers[request.component], "counted", ())
             batches.setdefault(number if alone else request.component, []).append(request)
         return list(batches.values())
 
-    def _started(self, batch: Sequence[_Request]) -> Callable[[], SegmentScores]:
+    def _start(self, batch: Sequence[_Request]) -> Callable[[], SegmentScores]:
+        """Start the scoring of a batch; the function that is returned waits for it."""
         name, scorer = batch[0].component, self._scorers[batch[0].component]
         prompts = [prompt for one in batch for prompt in one.prompts]
         responses = [response for one in batch for response in one.responses]
+        if not responses:
+            if isinstance(scorer, PromptCheckingScorer):
+                scorer.check_prompts(prompts)
+            return lambda: SegmentScores((), ())
+        collect: Callable[[], SegmentScores] = partial(scorer.score, prompts, responses)
+        with naming(name, scorer, prompts, responses):
+            if isinstance(scorer, StartableScorer):
+                collect = scorer.start(prompts, responses)
 
-        def failing(error: Exception) -> Callable[[], SegmentScores]:
-            def fail() -> SegmentScores:
-                raise error
-
-            return fail
-
-        def scored() -> SegmentScores:
-            if not responses:
-                if isinstance(scorer, PromptCheckingScorer):
-                    scorer.check_prompts(prompts)
-                return SegmentScores((), ())
+        def checked() -> SegmentScores:
             with naming(name, scorer, prompts, responses):
                 return check_scores(name, collect(), prompts, responses)
 
-        try:
-            with naming(name, scorer, prompts, responses):
-                collect = (
-                    scorer.start(prompts, responses)
-                    if responses and isinstance(scorer, StartableScorer)
-                    else lambda: scorer.score(prompts, responses)
-                )
-        except Exception as error:
-            return failing(error)
-        return scored
+        return checked
 
-    def _answer(self, batch: Sequence[_Request], collect: Callable[[], SegmentScores]) -> None:
-        try:
-            scores, start = collect(), 0
-        except Exception as error:
-            if len(batch) > 1:  # one of them may be at fault
-                for one in batch:
-                    self._answer([one], self._started([one]))
-                return
-            if not isinstance(error, FineGrainedError):
-                logger.exception("component %s broke", batch[0].component)
-            batch[0].scores.set_exception(error)
+    def _fail(self, batch: Sequence[_Request], error: Exception) -> None:
+        """Score the requests of a batch one by one, since one of them may be at fault; of a single one, say why."""
+        if len(batch) > 1:
+            for one in batch:
+                self._score([one])
             return
-        for one in batch:
-            end = start + len(one.responses)
-            one.scores.set_result(scores if len(batch) == 1 else _part(scores, start, end))
-            start = end
+        if not isinstance(error, FineGrainedError):
+            logger.error("component %s broke", batch[0].component, exc_info=error)
+        batch[0].scores.set_exception(error)
+
+
+def _answer(batch: Sequence[_Request], scores: SegmentScores) -> None:
+    start = 0
+    for one in batch:
+        end = start + len(one.responses)
+        one.scores.set_result(scores if len(batch) == 1 else _part(scores, start, end))
+        start = end
 
 
 def _part(scores: SegmentScores, start: int, end: int) -> SegmentScores:
