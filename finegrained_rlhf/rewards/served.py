@@ -74,8 +74,7 @@ class ServedScorer(BaseScorer):
             RemoteError: it refuses one, or cannot be reached.
             DataError: metadata of a prompt cannot be sent.
         """
-        for start in range(0, len(prompts), self.batch_size):
-            self._request(prompts[start : start + self.batch_size], [])()
+        self._request(prompts, [])()
 
     def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
         """Send R responses; the function that is returned waits for their scores.
@@ -101,9 +100,13 @@ class ServedScorer(BaseScorer):
             raise self._changed(version, "was rewarded by")
 
     def _request(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
-        """One request without responses, or one for each `batch_size` of them; the function waits for the answers."""
-        starts = range(0, max(len(responses), 1), self.batch_size)
-        parts = [slice(start, start + self.batch_size) for start in starts] if responses else [slice(None)]
+        """A request for each `batch_size` prompts, at least one; the function waits for the answers.
+
+        Args:
+            prompts: R prompts, or those to be checked.
+            responses: R texts, or none.
+        """
+        parts = [slice(at, at + self.batch_size) for at in range(0, max(len(prompts), 1), self.batch_size)]
         calls = [Call(self._body(prompts[part], responses[part])) for part in parts]
         answers: dict[int, SegmentScores] = {}
         wait = self._client.begin(calls, self._read, answers.__setitem__)

@@ -203,6 +203,22 @@ def test_a_server_that_ends_answers_what_it_began() -> None:
         assert answer.result().values[0]
 
 
+def test_what_waits_for_a_client_that_has_gone_is_not_scored() -> None:
+    words = Words()
+    with serving({"words": words}) as server, ThreadPoolExecutor(1) as pool:
+        client = set_up(served(server.url, "words"))
+        hasty = set_up(served(server.url, "words", {"timeout_s": 0.2, "budget_s": 0.1}))
+        words.gate.clear()
+        answer = pool.submit(client.score, [asked("q")], ["one two"])
+        wait_until(lambda: bool(words.calls))
+        with pytest.raises(RemoteError, match="no answer in time"):
+            hasty.score([asked("q")] * 2, ["one", "two"])
+        time.sleep(0.1)
+        words.gate.set()
+        assert answer.result().values[0] and client.score([asked("q")], ["three"]).values[0]
+        assert words.calls == [1, 1] and server.rounds.waiting == 0
+
+
 def test_keys_limits_and_odd_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving({"words": Words()}, keys=["key-a", "key-b"], body_bytes=2000, hosts=["127.0.0.1"]) as server:
         monkeypatch.setenv("REWARD_KEY", "key-b")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from importlib import metadata
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import Headers
@@ -17,6 +18,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.core.records import SegmentScores
 from finegrained_rlhf.rewards.checks import error_free_from, look_ahead_of_scorer, value_range
 from finegrained_rlhf.rewards.credit import deciding
 from finegrained_rlhf.rewards.protocol import Scorer
@@ -64,7 +66,7 @@ def create_app(
     )
 
     @app.post(f"/v{WIRE}/scores")
-    async def scores(request: ScoresRequest) -> ScoresAnswer:
+    async def scores(request: ScoresRequest, connection: Request) -> ScoresAnswer:
         """Score responses; asked again, a request has the same answer."""
         component = components.get(request.component)
         if component is None:
@@ -73,7 +75,7 @@ def create_app(
         if request.responses:
             prompts = [prompts[response.prompt] for response in request.responses]
         texts = [response.text for response in request.responses]
-        result = await asyncio.wrap_future(rounds.submit(request.component, prompts, texts))
+        result = await _unless_gone(connection, rounds.submit(request.component, prompts, texts))
         places = deciding(result, texts, component.look_ahead)
         rows = zip(result.spans, result.values, places, strict=True)
         results = [
@@ -107,6 +109,17 @@ def create_app(
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     return app
+
+
+async def _unless_gone(connection: Request, scores: Future[SegmentScores]) -> SegmentScores:
+    """The scores; those of a client that has gone, to ask again perhaps, are not made if they only wait."""
+    waiting, gone = asyncio.wrap_future(scores), asyncio.ensure_future(connection.receive())
+    await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+    gone.cancel()
+    if not waiting.done():
+        waiting.cancel()
+        raise HTTPException(408, "the client has gone")
+    return waiting.result()
 
 
 def _metrics(rounds: Rounds, components: Mapping[str, Component]) -> str:
