@@ -17,7 +17,7 @@ from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.training_run import given_configuration
 
-_LOOPBACK = ["localhost", "127.0.0.1", "[::1]"]
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 class ServeRewards:
@@ -124,7 +124,7 @@ class ServeRewards:
             components,
             keys=keys,
             body_bytes=int(self.longest_body_mib * 2**20),
-            hosts=_LOOPBACK if local else ["*"],
+            hosts=_LOOPBACK if local else ("*",),
         )
         with listening(self.host, self.port) as listener:
             port, scheme = listener.getsockname()[1], "https" if self.certificate else "http"

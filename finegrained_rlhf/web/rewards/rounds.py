@@ -124,12 +124,13 @@ class Rounds:
     def _run(self) -> None:
         while requests := self._next():
             began = time.perf_counter()
-            self._score([one for one in requests if one.scores.set_running_or_notify_cancel()])
+            wanted = [one for one in requests if one.scores.set_running_or_notify_cancel()]
+            self._score(wanted)
             with self._changed:
                 self.busy_s += time.perf_counter() - began
                 self.counts["rounds"] += 1
-                for one in requests:
-                    self._waiting -= len(one.responses)
+                self._waiting -= sum(len(one.responses) for one in requests)
+                for one in wanted:
                     self.counts[one.component] += len(one.responses)
 
     @torch.no_grad()
