@@ -151,7 +151,7 @@ def test_a_full_queue_says_when_to_come_again_and_nothing_is_lost() -> None:
         clients = [set_up(served(server.url, "words")) for _ in range(6)]
         words.gate.clear()
         answers = [pool.submit(client.score, [asked(f"q{n}")] * 2, ["a", "b"]) for n, client in enumerate(clients)]
-        wait_until(lambda: server.rounds.counts["refused"] > 0)
+        wait_until(lambda: server.rounds.refused > 0)
         body = {"component": "words", "prompts": [{}], "responses": [{"prompt": 0, "text": "a"}]}
         refused = httpx.post(f"{server.url}/v1/scores", json=body)
         assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1

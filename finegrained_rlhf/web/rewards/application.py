@@ -124,10 +124,10 @@ async def _unless_gone(connection: Request, scores: Future[SegmentScores]) -> Se
 
 def _metrics(rounds: Rounds, components: Mapping[str, Component]) -> str:
     lines = ["# TYPE finegrained_responses_scored_total counter"]
-    lines += [f'finegrained_responses_scored_total{{component="{name}"}} {rounds.counts[name]}' for name in components]
+    lines += [f'finegrained_responses_scored_total{{component="{name}"}} {rounds.scored[name]}' for name in components]
     for name, kind, value in (
-        ("rounds_total", "counter", rounds.counts["rounds"]),
-        ("requests_refused_total", "counter", rounds.counts["refused"]),
+        ("rounds_total", "counter", rounds.done),
+        ("requests_refused_total", "counter", rounds.refused),
         ("scoring_seconds_total", "counter", round(rounds.busy_s, 6)),
         ("responses_waiting", "gauge", rounds.waiting),
     ):

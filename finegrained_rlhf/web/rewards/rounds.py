@@ -56,8 +56,10 @@ class Rounds:
         rows_waiting: responses that may wait; a request beyond that is refused, unless none waits.
 
     Attributes:
-        counts: `rounds`, `refused`, and responses scored under each component's name.
-        busy_s: seconds spent in rounds.
+        scored: responses by component.
+        done: rounds.
+        busy_s: seconds spent in them.
+        refused: requests for which there was no room.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Rounds:
         self._at_once, self._most = rows_at_once, rows_waiting
         self._queue: deque[_Request] = deque()
         self._changed, self._waiting, self._closed = threading.Condition(), 0, False
-        self.counts, self.busy_s = Counter[str](), 0.0
+        self.scored, self.done, self.busy_s, self.refused = Counter[str](), 0, 0.0, 0
         self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
         self._thread.start()
 
@@ -93,7 +95,7 @@ class Rounds:
         request = _Request(component, prompts, responses)
         with self._changed:
             if self._waiting and self._waiting + len(responses) > self._most:
-                self.counts["refused"] += 1
+                self.refused += 1
                 raise QueueFull(self._seconds_until_room())
             self._waiting += len(responses)
             self._queue.append(request)
@@ -101,7 +103,7 @@ class Rounds:
         return request.scores
 
     def _seconds_until_room(self) -> int:
-        scored = sum(self.counts[name] for name in self._scorers)
+        scored = self.scored.total()
         return min(max(math.ceil(self._waiting * self.busy_s / scored), 1), 60) if scored else 1
 
     def close(self) -> None:
@@ -128,10 +130,10 @@ class Rounds:
             self._score(wanted)
             with self._changed:
                 self.busy_s += time.perf_counter() - began
-                self.counts["rounds"] += 1
+                self.done += 1
                 self._waiting -= sum(len(one.responses) for one in requests)
                 for one in wanted:
-                    self.counts[one.component] += len(one.responses)
+                    self.scored[one.component] += len(one.responses)
 
     @torch.no_grad()
     def _score(self, requests: Sequence[_Request]) -> None:
