@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "generate": "stream a policy's answers to prompts",
         "sample_outputs": "sample several outputs a prompt, for annotation",
         "export": "copy a run's model with a card; push it to the Hub",
+        "serve_rewards": "score responses for trainers over HTTP",
         "identify_knowledge": "find the knowledge that the next answer rests on",
         "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
         "rewrite": "rewrite questions of dialogues to stand alone",

@@ -28,7 +28,7 @@ from finegrained_rlhf.rewards.credit import (
 from finegrained_rlhf.rewards.moving import DualVariable, Normaliser
 from finegrained_rlhf.rewards.parts import parts_read, scores_of_responses
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
-from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
+from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer, VersionedScorer
 from finegrained_rlhf.rl.credit import corrections
 from finegrained_rlhf.rl.stats import Reduce
 
@@ -443,14 +443,25 @@ class RewardComposer:
         return normaliser.train(scores.values, drawn.values) if train else normaliser.validate(scores.values)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep: the moments of normalised components and the dual variables of constraints."""
+        """What a checkpoint must keep: moments of normalised components, dual variables, versions of served ones."""
         moments = {name: normaliser.state() for name, normaliser in self._normalisers.items()}
-        return {"moments": moments, "constraints": self.weights.state()}
+        served = {
+            name: one.served_version for name, one in self.config.components.items() if isinstance(one, VersionedScorer)
+        }
+        return {"moments": moments, "constraints": self.weights.state()} | ({"versions": served} if served else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave; also the moments alone, as older checkpoints hold them."""
-        if state.keys() != {"moments", "constraints"}:
+        """Take back what `state` gave; also the moments alone, as older checkpoints hold them.
+
+        Raises:
+            ConfigError: a component is served in another version than the run has been rewarded by.
+        """
+        if state.keys() - {"versions"} != {"moments", "constraints"}:
             state = {"moments": state, "constraints": {}}
+        for name, version in state.get("versions", {}).items():
+            scorer = self.config.components.get(name)
+            if isinstance(scorer, VersionedScorer):
+                scorer.resume(version)
         for name, kept in state["moments"].items():
             if name in self._normalisers:
                 self._normalisers[name].load_state(kept)

@@ -68,6 +68,24 @@ class StartableScorer(Scorer, Protocol):
         """
 
 
+@runtime_checkable
+class VersionedScorer(Scorer, Protocol):
+    """A scorer whose values come from elsewhere, where they may change while a run goes on.
+
+    Attributes:
+        served_version: of what gives the values, after `setup`; a checkpoint keeps it.
+    """
+
+    served_version: str
+
+    def resume(self, version: str) -> None:
+        """Take up a run whose values so far came from `version`. Called after `setup`.
+
+        Raises:
+            ConfigError: they would come from another one now.
+        """
+
+
 class BaseScorer:
     """A convenient base for scorers that have nothing to load.
 

@@ -120,7 +120,7 @@ class TrainingRun(Settings, ABC, Generic[Built]):
 
     def configuration(self) -> Mapping[str, Any]:
         """What the run is recorded by, in plain containers: what it was composed of, else its fields."""
-        return _CONFIGURATION.get() or as_config(self)
+        return given_configuration() or as_config(self)
 
     def build(self, processes: Processes, run: RunDirectory | None = None) -> Built:
         """Load models and data. Every process draws the same new layers and adapters, from the seed.
@@ -168,6 +168,11 @@ class TrainingRun(Settings, ABC, Generic[Built]):
             if problem is not None:
                 raise problem
             yield
+
+
+def given_configuration() -> Mapping[str, Any]:
+    """What the job was composed of, in plain containers; empty where it was made by code."""
+    return _CONFIGURATION.get() or {}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Floor 9: one web application over the rest: look at runs, play with rewards, mark answers.
+"""Floor 9: over HTTP, one web application (look at runs, play with rewards), and rewards that trainers ask for.
 
 Knows the other packages; none of them knows it. Pages share styles, charts and heat maps with the offline reports.
 Needs `pip install '.[web]'`.

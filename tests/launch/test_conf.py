@@ -54,7 +54,7 @@ GROUPS = {
     "value": ("train_ppo",),
     "algorithm": ("train_ppo",),
     "environment": ("train_ppo",),
-    "reward": ("train_ppo", "evaluate", "generate", "stress_test"),
+    "reward": ("train_ppo", "evaluate", "generate", "stress_test", "serve_rewards"),
     "reward_model": ("train_reward_model",),
     "oracle": ("evaluate",),
     "scorer": ("measure_revisions",),

@@ -74,6 +74,7 @@ READS: dict[str, tuple[str, ...]] = {
     "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
     "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),
     "export": ("run={run}", DIR),
+    "serve_rewards": ("reward=preference", "reward.components.preference.path={model}", "port=0"),
     "identify_knowledge": ("checkpoint={model}", "input={dialogues}", OUT),
     "identify_evidence": ("checkpoint={model}", "data={inscit}", "input={dialogues}", OUT),
     "generate_responses": ("checkpoint={model}", "dialki={model}", "input={dialogues}", OUT),

@@ -6,6 +6,7 @@ Knows files, the layout of runs, and what the annotations of classes say of a ke
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,6 +129,25 @@ def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
         except (OSError, ValueError, FineGrainedError):  # what reads it says why it cannot be read
             continue
     return inputs
+
+
+def content_version(config: Mapping[str, Any]) -> str:
+    """A digest of what a configuration says that decides results, and of the files that it names, wherever they lie.
+
+    Args:
+        config: plain containers.
+
+    Returns:
+        The first 16 hexadecimal digits of a SHA-256.
+    """
+    config, inputs = filled(config), inputs_of(config)
+    known = {place.key: place for place in places(config)}
+    content = {
+        key: inputs[key]["sha256"] if key in inputs else value
+        for key, value in leaves(config)
+        if (place := _place_of(key, known)) is None or not place.is_harmless
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _place_of(key: str, known: Mapping[str, Place]) -> Place | None:

@@ -187,7 +187,17 @@ class RemoteClient:
         keep: Callable[[int, Any], None],
         fail: Callable[[int, ReplyError], None] | None = None,
     ) -> None:
-        """Send every call until it is answered.
+        """Send every call until it is answered; `begin`, and wait. Arguments and errors are those of `begin`."""
+        self.begin(calls, read, keep, fail)()
+
+    def begin(
+        self,
+        calls: Sequence[Call],
+        read: Callable[[dict[str, Any]], Any],
+        keep: Callable[[int, Any], None],
+        fail: Callable[[int, ReplyError], None] | None = None,
+    ) -> Callable[[], None]:
+        """Send every call until it is answered, and wait for none.
 
         Args:
             calls: what to ask.
@@ -199,22 +209,29 @@ class RemoteClient:
                 or `FailedReplyError` where the service refuses that request, answers it with more than is read, or
                 fails at it again and again while it answers others. None makes it the end of all.
 
+        Returns:
+            A function that waits for all answers; it raises the errors below.
+
         Raises:
             RemoteError: unreachable, busy or unintelligible until the patience was spent; or a request is refused. What
                 was answered until then has been kept.
             ConfigError: the key is refused.
         """
         if not calls:
-            return
+            return lambda: None
         with _STARTING:
             if self._loop is None or self._process != os.getpid():  # a forked process has none of its threads
                 self._start()
             assert self._loop is not None
             asked = asyncio.run_coroutine_threadsafe(self._ask(self._http, calls, read, keep, fail), self._loop)
-        try:
-            asked.result()
-        finally:
-            asked.cancel()  # where this thread was interrupted
+
+        def wait() -> None:
+            try:
+                asked.result()
+            finally:
+                asked.cancel()  # where this thread was interrupted
+
+        return wait
 
     def _start(self) -> None:
         """Make the client, whose connections are kept, and the loop in which it lives, a thread of its own."""
