@@ -19,6 +19,10 @@ from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.plain_words import with_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "Begin": {
+        "init": "make a project of a file of data: configuration and commands",
+        "try": "run a project on ten records",
+    },
     "Train": {
         "train_sft": "fine-tune a policy on reference answers",
         "train_reward_model": "train a reward model of one kind of error",
@@ -104,7 +108,7 @@ LEFT = (
 )
 """Commands that were the library's and are the laboratory's."""
 
-PLAIN_WORDS = {"runs": ("directory", False), "compare": ("runs", True)}
+PLAIN_WORDS = {"try": ("name", False), "runs": ("directory", False), "compare": ("runs", True)}
 """Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
 
 _COMPLETION = """_finegrained_complete()

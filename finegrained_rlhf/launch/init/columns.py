@@ -55,8 +55,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Names that columns of each role have elsewhere, in lower case with `_` between words, the likeliest first."""
 
-_UP = "up|thumbs up|👍|good|like|liked|positive|yes|true|1|+1|helpful|upvote|y".split("|")
-_DOWN = "down|thumbs down|👎|bad|dislike|disliked|negative|no|false|0|-1|not helpful|unhelpful|downvote|n".split("|")
+UP = "up|thumbs up|👍|good|like|liked|positive|yes|true|1|+1|helpful|upvote|y".split("|")
+DOWN = "down|thumbs down|👎|bad|dislike|disliked|negative|no|false|0|-1|not helpful|unhelpful|downvote|n".split("|")
 _FINE = "ok|okay|fine|correct|none|no error|supported|clean|faithful|entailed|entailment|right|o|good".split("|")
 _OF_FAULTS = ("error", "is_error", "has_error", "hallucinated", "hallucination")
 _OF_MERITS = ("correct", "supported", "ok")
@@ -270,10 +270,10 @@ def _good(labels: Counter[str], key: str, form: Form, given: Collection[Any]) ->
     if unknown := good - labels.keys():
         raise ConfigError(f"good: {sorted(unknown)[0]!r} is no value of {key}, which has {listed}")
     marks = labels.keys() - {""}
-    if not good and form == "thumbs" and marks <= {*_UP, *_DOWN} and (key != "label" or "true" in marks):
-        good = marks & {*_UP}
-    elif not good and key in (*_OF_FAULTS, *_OF_MERITS) and marks <= {*_UP, *_DOWN}:
-        good = marks & {*(_DOWN if key in _OF_FAULTS else _UP)}
+    if not good and form == "thumbs" and marks <= {*UP, *DOWN} and (key != "label" or "true" in marks):
+        good = marks & {*UP}
+    elif not good and key in (*_OF_FAULTS, *_OF_MERITS) and marks <= {*UP, *DOWN}:
+        good = marks & {*(DOWN if key in _OF_FAULTS else UP)}
     elif not good:
         good = marks & {*_FINE} or labels.keys() & {""}
     if not good or not marks - good:

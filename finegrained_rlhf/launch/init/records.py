@@ -15,8 +15,8 @@ from finegrained_rlhf.feedback.outputs import passages_to_lists
 from finegrained_rlhf.feedback.prompt_files import ASSISTANT, SYSTEM, Message, read_messages
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, Feedback, FeedbackRecord, SpanError, derived_id
 from finegrained_rlhf.launch.init.columns import (
-    _DOWN,
-    _UP,
+    DOWN,
+    UP,
     LABEL,
     QUOTE,
     Layout,
@@ -265,7 +265,7 @@ def _sentence_errors(labelled: Iterable[tuple[str, str]], answer: str, layout: L
             raise DataError(f"the sentence {sentence!r:.60} does not stand in the answer", field="sentence")
         at = start + len(sentence)
         if label not in layout.good:
-            yield SpanError(start, at, "Wrong" if label in {*_UP, *_DOWN} else label)
+            yield SpanError(start, at, "Wrong" if label in {*UP, *DOWN} else label)
 
 
 def _span(item: Any, answer: str, at: str) -> SpanError:
