@@ -16,7 +16,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.extensions import extensions
 from finegrained_rlhf.launch.configurations import typed
-from finegrained_rlhf.launch.plain_words import with_keys
+from finegrained_rlhf.launch.plain_words import with_keys, with_long_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Begin": {
@@ -111,6 +111,9 @@ LEFT = (
 PLAIN_WORDS = {"try": ("name", False), "runs": ("directory", False), "compare": ("runs", True)}
 """Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
 
+LONG_KEYS = {"init": {"reward": "reward_from", "policy": "policy_path", "judge": "judge_name"}}
+"""Commands with keys that are typed as a group is called: the key in their configuration by what is typed."""
+
 _COMPLETION = """_finegrained_complete()
 {
     local word=${COMP_WORDS[COMP_CWORD]}
@@ -141,6 +144,7 @@ def main(name: str | None = None) -> None:
         if name in PLAIN_WORDS:
             key, several = PLAIN_WORDS[name]
             sys.argv[1:] = with_keys(sys.argv[1:], key, several=several)
+        sys.argv[1:] = with_long_keys(sys.argv[1:], LONG_KEYS.get(name, {}))
         _import_omegaconf()
         from finegrained_rlhf.launch.app import run_command
 

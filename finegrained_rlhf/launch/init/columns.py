@@ -28,7 +28,10 @@ LABEL = ("label", "labels", "type", "category", "error_type", "tag", "class", "e
 QUOTE = ("text", "quote", "span", "sentence", "segment", "claim", "content")
 NAMES: Mapping[str, tuple[str, ...]] = {
     "messages": ("messages", "conversation", "conversations", "chat", "dialogue", "dialog", "prompt", "turns"),
-    "prompt": ("question", "prompt", "query", "instruction", "input", "request", "user", "ask", "problem", "task"),
+    "prompt": (
+        *("question", "prompt", "query", "instruction", "input", "request", "user_input", "user_query", "user_prompt"),
+        *("user", "user_message", "ask", "problem", "task"),
+    ),
     "passages": (
         *("passages", "passage", "context", "contexts", "documents", "document", "evidence", "sources", "source"),
         *("background", "knowledge", "article", "reference_text", "grounding"),

@@ -38,10 +38,10 @@ Reward = Literal["marks", "judge", "function"]
 _ASKED: Mapping[str, str] = {
     "name": "Name of the project, a directory that is made",
     "data": "File with your data (JSON, JSON lines, CSV, parquet)",
-    "reward": "Where the reward comes from: marks, judge or function",
+    "reward_from": "Where the reward comes from: marks, judge or function",
     "model": "Model to make a reward model of (directory or Hub name)",
-    "policy": "Policy to train (directory or Hub name; empty for none)",
-    "judge": "Name of the judge at its endpoint",
+    "policy_path": "Policy to train (directory or Hub name; empty for none)",
+    "judge_name": "Name of the judge at its endpoint",
     "function": "The function, as MODULE.NAME",
 }
 
@@ -55,10 +55,10 @@ class InitProject(Settings):
     Attributes:
         name: of the project, a directory that is made.
         data: JSON, JSON lines, CSV, TSV or parquet file: prompts with answers and marks, or prompts alone.
-        reward: where it comes from: the `marks` of the file, a `judge` behind an endpoint, or a `function` of Python.
+        reward_from: (typed `reward=`) where it comes from: the `marks` of the file, a `judge` behind an endpoint, or a `function` of Python.
         model: that a reward model is made of.
-        policy: to train; None takes `model` where it generates text.
-        judge: name of the judge at its endpoint.
+        policy_path: (typed `policy=`) to train; None takes `model` where it generates text.
+        judge_name: (typed `judge=`) name of the judge at its endpoint.
         function: `MODULE.NAME` of a function of two texts, prompt and response, or of a class that scores.
         fields: columns of the file by role, for those that are not known by their names: `{answer: reply}`.
         good: values of a label that mean that nothing is wrong, where it cannot be known.
@@ -68,10 +68,10 @@ class InitProject(Settings):
 
     name: str | None = None
     data: InputFile | None = None
-    reward: Reward | None = None
+    reward_from: Reward | None = None
     model: ModelName | None = None
-    policy: ModelName | None = None
-    judge: str | None = None
+    policy_path: ModelName | None = None
+    judge_name: str | None = None
     function: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     good: Sequence[Any] = ()
@@ -87,9 +87,9 @@ class InitProject(Settings):
         """
         job = self._answered()
         assert job.name is not None and job.data is not None
-        marked = job.reward == "marks"
+        marked = job.reward_from == "marks"
         named = job._reward_named()
-        if "${" in f"{job.name}{job.data}{job.model}{job.policy}" or not Path(job.name).name:
+        if "${" in f"{job.name}{job.data}{job.model}{job.policy_path}" or not Path(job.name).name:
             raise ConfigError(f"name: expected a path without ${{, got {job.name!r}")
         if Path(job.name).exists():
             raise ConfigError(f"name: {job.name} exists, and nothing is overwritten")
@@ -97,7 +97,7 @@ class InitProject(Settings):
         layout = layout_of(rows, marked, job.fields, job.good, job.data)
         found = understand(rows, layout, job.data)
         model = Model.read(job.model) if marked and job.model else None
-        policy = Model.read(job.policy) if job.policy else model if model and model.generates else None
+        policy = Model.read(job.policy_path) if job.policy_path else model if model and model.generates else None
         if policy is not None and not policy.generates:
             raise ConfigError(f"policy: {policy.path} generates no text")
         train, dev = divided(found, job.seed)
@@ -105,7 +105,7 @@ class InitProject(Settings):
         lines = [*_understood(rows, layout, found, parts)]
         project = Project(job.name, Path(job.name))
         with atomic_directory(job.name) as place:
-            plans = _write(Project(job.name, place), found, parts, model, policy, (job.reward, named), lines)
+            plans = _write(Project(job.name, place), found, parts, model, policy, (job.reward_from, named), lines)
         try:
             check(project)
         except BaseException:
@@ -117,22 +117,23 @@ class InitProject(Settings):
 
     def _answered(self) -> InitProject:
         """With what a terminal is asked for; one line that names all that is missing where there is none."""
-        values: dict[str, Any] = {}
+        asks, values, missing = sys.stdin.isatty(), {key: getattr(self, key) for key in _ASKED}, []
+        of_reward = {"model": "marks", "judge_name": "judge", "function": "function"}
         for key, question in _ASKED.items():
-            reward = values.get("reward", self.reward)
-            needed = {"model": reward == "marks", "judge": reward == "judge", "function": reward == "function"}
-            if getattr(self, key) is None and needed.get(key, key != "policy" or reward in ("judge", "function")):
-                values[key] = input(f"{question}: ").strip() or None if sys.stdin.isatty() else None
-            elif key == "policy" and getattr(self, key) is None and values and sys.stdin.isatty():
+            if values[key] is not None or of_reward.get(key, values["reward_from"]) != values["reward_from"]:
+                continue
+            if asks:
                 values[key] = input(f"{question}: ").strip() or None
-        if missing := [key for key, value in values.items() if value is None and (key, self.reward) != ("policy", "marks")]:
-            raise ConfigError(f"give {', '.join(f'{key}=…' for key in missing)}  (--help explains the keys)")
+            if values[key] is None and (key, values["reward_from"]) != ("policy_path", "marks"):
+                missing.append(f"{key.partition('_')[0]}=…")
+        if missing:
+            raise ConfigError(f"give {', '.join(missing)}  (--help explains the keys)")
         return replace(self, **values)
 
     def _reward_named(self) -> str:
         """What the reward is, where it is no reward model: a judge's name, or an import path."""
-        if self.reward != "function":
-            return self.judge or ""
+        if self.reward_from != "function":
+            return self.judge_name or ""
         assert self.function is not None
         check_imports({"_target_": self.function}, "function")
         if not callable(named_class(self.function)):

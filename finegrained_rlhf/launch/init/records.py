@@ -128,7 +128,8 @@ def _grouped(rows: Sequence[Row], layout: Layout) -> Iterator[tuple[int, list[Ro
 
 def _read(group: Sequence[Row], layout: Layout, found: Understood) -> None:
     row = group[0]
-    talk = [Message(m.role, m.content) for m in read_messages(_messages(row, layout), "messages")]
+    spoken = _messages(row, layout)
+    talk = [*read_messages(spoken, "messages")] if spoken else []
     answers, preference = _answers(group, layout)
     if talk and talk[-1].role == ASSISTANT:
         answers, talk = answers or [talk[-1].content], talk[:-1]
@@ -138,8 +139,8 @@ def _read(group: Sequence[Row], layout: Layout, found: Understood) -> None:
         return
     reference = layout.value(row, "reference")
     given = [str(text) for text in (reference if isinstance(reference, list) else [reference]) if text]
+    found.prompts.setdefault(asked, []).extend([*given, *(answers if layout.form == "prompts" else ())])
     if layout.form == "prompts":
-        found.prompts.setdefault(asked, []).extend([*given, *answers])
         return
     if not answers or not all(text.strip() for text in answers):
         found.left_out["without an answer"] += 1
@@ -148,17 +149,17 @@ def _read(group: Sequence[Row], layout: Layout, found: Understood) -> None:
     if errors is None or (layout.form == "pairs" and preference is None):
         found.left_out["without a mark"] += 1
         return
-    judged = {"preferences": (preference,)} if layout.form == "pairs" else {"feedback": Feedback(errors, (), None)}
     record = FeedbackRecord(
         id=derived_id(asked.question, asked.passages),
         question=asked.question,
         passages=asked.passages,
         predictions=tuple(answers),
-        **judged,  # type: ignore[arg-type]
+        feedback=None if layout.form == "pairs" else Feedback(errors, (), None),
+        preferences=(preference,) if layout.form == "pairs" else (),
     )
     found.feedback.append((asked, record))
     fine = [answers[preference - 1]] if preference else [] if preference == TIE or errors else answers
-    found.prompts.setdefault(asked, []).extend([*given, *fine])
+    found.prompts[asked].extend(fine)
 
 
 def _messages(row: Row, layout: Layout) -> list[Any]:

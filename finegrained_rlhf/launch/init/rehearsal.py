@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +34,8 @@ class Rehearsal:
 
     def seconds(self, experiment: str, batch: int) -> float | None:
         """The seconds of a step with a whole batch, by the shortest step of the rehearsal; None where it has none."""
-        steps = [
-            sum(value for key, value in step.items() if key.startswith("time/") and key.endswith("_s") and "per" not in key)
-            for step in self.metrics.get(experiment, ())
-        ]
+        key = "time/total_s" if experiment == "my_ppo" else "time/update_s"
+        steps = [float(step[key]) for step in self.metrics.get(experiment, ())]
         return min(steps) * batch / (_PROMPTS if experiment == "my_ppo" else RECORDS) if steps else None
 
 
@@ -116,4 +113,13 @@ def _judge_reward_model(done: Rehearsal, say: Callable[[str], None]) -> None:
 
 def _judge_policy(done: Rehearsal, scratch: Path, say: Callable[[str], None]) -> None:
     steps = done.metrics["my_ppo"]
-    print(json.dumps(steps[-1], indent=1))
+    paid = ", ".join(f"{step['reward/total']:.3f}" for step in steps)
+    say(f"policy: KL {steps[0]['kl']:.2g} → {steps[-1]['kl']:.2g} from where it began; mean reward {paid}")
+    say(f"answers: {steps[-1]['response_length']:.0f} tokens, {steps[-1]['truncated']:.0%} of them cut off")
+    sample = read_jsonl(RunDirectory(scratch / "my_ppo").samples / f"step_{_PPO_STEPS}.jsonl")[0]
+    paid = ", ".join(f"{segment['raw']:+.2f}" for segment in sample["segments"]) or "nothing"
+    say(f"one of them: {sample['response'][:80]!r}, paid {paid}")
+    if all(step["groups/no_advantage"] == 1 for step in steps):
+        done.problems.append("all answers to a prompt earn the same: the policy cannot learn which is better")
+    elif not all(math.isfinite(step["kl"]) for step in steps) or abs(steps[-1]["kl"]) < _NOTHING:
+        done.problems.append("the policy does not move: see its rate")
