@@ -116,7 +116,7 @@ def _judge_policy(done: Rehearsal, scratch: Path, say: Callable[[str], None]) ->
     paid = ", ".join(f"{step['reward/total']:.3f}" for step in steps)
     say(f"policy: KL {steps[0]['kl']:.2g} → {steps[-1]['kl']:.2g} from where it began; mean reward {paid}")
     say(f"answers: {steps[-1]['response_length']:.0f} tokens, {steps[-1]['truncated']:.0%} of them cut off")
-    sample = read_jsonl(RunDirectory(scratch / "my_ppo").samples / f"step_{_PPO_STEPS}.jsonl")[0]
+    sample = read_jsonl(scratch / "my_ppo" / "samples" / f"step_{_PPO_STEPS}.jsonl")[0]
     paid = ", ".join(f"{segment['raw']:+.2f}" for segment in sample["segments"]) or "nothing"
     say(f"one of them: {sample['response'][:80]!r}, paid {paid}")
     if all(step["groups/no_advantage"] == 1 for step in steps):
