@@ -98,6 +98,8 @@ class InitProject(Settings):
         found = understand(rows, layout, job.data)
         model = Model.read(job.model) if marked and job.model else None
         policy = Model.read(job.policy_path) if job.policy_path else model if model and model.generates else None
+        if model is not None and model.seq2seq:
+            raise ConfigError(f"model: {model.path}: expected an encoder or a decoder-only model; is it the policy?")
         if policy is not None and not policy.generates:
             raise ConfigError(f"policy: {policy.path} generates no text")
         train, dev = divided(found, job.seed)

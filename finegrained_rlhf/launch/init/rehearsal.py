@@ -98,7 +98,7 @@ def _ran(
     with ended_by_signals():
         status = run_logged([*command, f"output_dir={output}"], log)
     if status != 0:
-        done.problems.append(f"finegrained {script}: {complaint(last_output(log))}")
+        done.problems.append(f"finegrained {script}: {complaint(last_output(log)).removeprefix('error: ')}")
         return False
     done.metrics[experiment] = read_jsonl(RunDirectory(output).metrics)
     return True

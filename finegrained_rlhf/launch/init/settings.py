@@ -22,6 +22,7 @@ class Model:
         path: as the user names it.
         parameters: numbers in its files of weights.
         generates: whether it is a causal or a sequence-to-sequence language model.
+        seq2seq: whether it is the latter, of which no reward model is made.
         longest: input in tokens that it was made for.
         tokenizer: of transformers.
     """
@@ -29,6 +30,7 @@ class Model:
     path: str
     parameters: int
     generates: bool
+    seq2seq: bool
     longest: int
     tokenizer: Any
 
@@ -58,7 +60,7 @@ class Model:
         )
         limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
         longest = min((int(limit) for limit in limits if limit and limit < 1e6), default=1024)
-        return cls(path, count, generates, longest, tokenizer)
+        return cls(path, count, generates, bool(config.is_encoder_decoder), longest, tokenizer)
 
     @property
     def chat(self) -> bool:
