@@ -116,13 +116,21 @@ REFUSED: list[tuple[list[Mapping[str, Any]], dict[str, Any], str]] = [
     (ten(sentence="x", label=lambda n: f"ok {n}") * 4, {"good": ["ok 1"]}, "no answer without"),
     (ten(answer="x", thumb="up"), {}, "which mean that nothing is wrong"),
     (ten(answer="xy", spans=[{"start": 0, "end": 3, "label": "A"}]), {}, "record 0, field .*ends after prediction 1"),
-    (ten(answer="xy", spans=[{"start": 0, "end": 1, "label": "A", "text": "y"}]), {}, "at 0:1 of the answer stands 'x'"),
+    (
+        ten(answer="xy", spans=[{"start": 0, "end": 1, "label": "A", "text": "y"}]),
+        {},
+        "at 0:1 of the answer stands 'x'",
+    ),
     (ten(answer="xyxy", spans=[{"quote": "xy", "label": "A"}]), {}, "'xy' stand 2 times in the answer, expected once"),
     (ten(answer="xy", spans=[{"start": 0, "end": 1}]), {}, r"field spans\[0\]: expected a label, got None"),
     (ten(answer="x", sentence="y", label=lambda n: "ok" if n % 2 else "rude"), {}, "'y' does not stand in the answer"),
     (ten(answer="x", spans=[{"start": 0, "end": 1, "label": "A"}])[:5], {}, "at least 10 different prompts, got 5"),
     (ten(answer="x", spans=[]), {}, "no mark among 10 answers"),
-    (ten(response_a="x", response_b="y", winner="c"), {}, "field winner: expected 'response a', 'response b', a letter"),
+    (
+        ten(response_a="x", response_b="y", winner="c"),
+        {},
+        "field winner: expected 'response a', 'response b', a letter",
+    ),
     (ten(sentences=["x"], labels=["ok", "rude"]), {}, "1 sentences and 2 labels"),
 ]
 
@@ -169,7 +177,10 @@ def test_what_is_written_is_composed_and_checked(
     assert not questions[0] & questions[1]
     prompts = read_jsonl("mails/data/prompts_train.jsonl")
     assert {row["question"] for row in prompts} == questions[0]
-    assert prompts[0]["text"].startswith("question: ") and prompts[0]["passages"] == [["", "Be kind."], ["", "Lamps last."]]
+    assert prompts[0]["text"].startswith("question: ") and prompts[0]["passages"] == [
+        ["", "Be kind."],
+        ["", "Lamps last."],
+    ]
     answers = read_jsonl("mails/data/answers_train.jsonl")
     assert len(answers) == sum(not record.feedback.errors for record in kept[0] if record.feedback)
     before = tree(here)
@@ -202,7 +213,10 @@ def test_nothing_is_made_where_a_model_is_wrong(here: Path, models: Path, hydra:
     before = tree(here)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"model": str(here)}, "no model here"),
-        ({"model": str(models / "longformer"), "policy_path": str(models / "bert")}, "policy: .*bert generates no text"),
+        (
+            {"model": str(models / "longformer"), "policy_path": str(models / "bert")},
+            "policy: .*bert generates no text",
+        ),
         ({"model": str(models / "t5")}, "model: .*t5: expected an encoder or a decoder-only model"),
     ]
     for given, message in wrong:

@@ -91,7 +91,9 @@ def write_reward_model(project: Project, found: Understood, model: Model, exampl
     if not pairs:
         project.write(f"{project.conf}/taxonomy/my_task.yaml", _taxonomy(found, passages))
     scorer = "reward_models.SequenceScorer" if pairs else "reward_models.SegmentScorer"
-    project.write(f"{project.conf}/reward/my_reward.yaml", _reward(kind, scorer, {"path": f"{project.name}/runs/{kind}"}))
+    project.write(
+        f"{project.conf}/reward/my_reward.yaml", _reward(kind, scorer, {"path": f"{project.name}/runs/{kind}"})
+    )
     group = "preference" if pairs else "segment"
     longest = min(model.longest, 2048)
     project.write(
@@ -188,7 +190,7 @@ def write_policy(project: Project, found: Understood, policy: Model, parts: Mapp
 policy:
   path: {_text(policy.path)}
 max_prompt_tokens: {asked}     # the longest prompt of a sample, and 64 for a chat template
-{'prompt:' + chr(10) + '  chat_template: "on"  # the policy has one' + chr(10) if policy.chat else ""}\
+{"prompt:" + chr(10) + '  chat_template: "on"  # the policy has one' + chr(10) if policy.chat else ""}\
 processes:
   precision: auto
 """

@@ -107,7 +107,9 @@ def understand(rows: Sequence[Row], layout: Layout, file: str | Path) -> Underst
             raise error.at(file=file, record=number) from None
     if len(found.prompts) < LEAST_PROMPTS:
         why = "".join(f"; left out: {count} {reason}" for reason, count in found.left_out.items())
-        raise DataError(f"expected at least {LEAST_PROMPTS} different prompts, got {len(found.prompts)}{why}", file=file)
+        raise DataError(
+            f"expected at least {LEAST_PROMPTS} different prompts, got {len(found.prompts)}{why}", file=file
+        )
     marked = sum(bool(r.feedback.errors) if r.feedback else any(r.preferences) for _, r in found.feedback)
     if layout.form != "prompts" and (not marked or (layout.form != "pairs" and marked == len(found.feedback) < 2)):
         raise DataError(f"no mark among {len(found.feedback)} answers: there is nothing to learn", file=file)

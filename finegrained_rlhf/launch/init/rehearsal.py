@@ -90,9 +90,7 @@ def _component(project: Project) -> str:
     return str(next(iter(OmegaConf.load(project.place / "conf" / "reward" / "my_reward.yaml").components)))
 
 
-def _ran(
-    project: Project, scratch: Path, script: str, experiment: str, more: Sequence[str], done: Rehearsal
-) -> bool:
+def _ran(project: Project, scratch: Path, script: str, experiment: str, more: Sequence[str], done: Rehearsal) -> bool:
     output, log = scratch / experiment, scratch / f"{experiment}.log"
     command = [sys.executable, "-m", "finegrained_rlhf", *project.command(script, experiment, *more)]
     with ended_by_signals():

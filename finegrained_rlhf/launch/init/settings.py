@@ -131,5 +131,3 @@ def sft_plan(model: Model, answers: int) -> Plan:
 def is_adapted(model: Model) -> bool:
     """Whether a policy is trained by adapters (LoRA): from a billion parameters, where its optimizer fills a GPU."""
     return model.parameters >= 1e9
-
-
