@@ -244,6 +244,11 @@ def _beginning(path: str | Path) -> str:
 
 
 def parquet_rows(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a parquet file.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+    """
     import pyarrow
     from pyarrow import parquet
 

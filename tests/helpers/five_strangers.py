@@ -1,4 +1,4 @@
-"""Five people's data of their own forms about mails of a shop, in which some sentences are rude; and tiny models of it."""
+"""Five people's data, each in a form of its own: answers of a shop with some rude sentences; tiny models of them."""
 
 from __future__ import annotations
 

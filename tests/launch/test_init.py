@@ -1,4 +1,4 @@
-"""`finegrained init` and `finegrained try`: what five strangers' files are taken for, what is refused, what is written."""
+"""`finegrained init` and `finegrained try`: what files are taken for, what is refused, what is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hydra import initialize_config_dir
 from refusals import quick_hydra, tree  # noqa: F401
 
 from finegrained_rlhf.core.errors import FineGrainedError
-from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.launch.configurations import conf_directory
@@ -83,7 +83,7 @@ def test_what_a_mark_and_a_preference_say() -> None:
     quoted = read(ten(answer="It is one. It is two.", spans=lambda n: [{"quote": "It is one.", "type": "A"}] * (n % 2)))
     errors = [[(e.start, e.end, e.error_type) for e in r.feedback.errors] for _, r in quoted.feedback if r.feedback]
     assert errors[:2] == [[], [(0, 10, "A")]]
-    assert [texts for texts in quoted.prompts.values()][:2] == [["It is one. It is two."], []]
+    assert list(quoted.prompts.values())[:2] == [["It is one. It is two."], []]
     lists = read(ten(sentences=["One.", "Two."], labels=lambda n: [0, n % 2], answer="Two. One. Two."), good=[0])
     assert [(e.start, e.end) for e in lists.feedback[1][1].feedback.errors] == [(10, 14)]  # type: ignore[union-attr]
     winners = ["response_0", "1", "tie", None, "a", "b", 0, 1, "A", "B"]

@@ -20,7 +20,7 @@ from finegrained_rlhf.core.files import naming, read_json, read_jsonl
 from finegrained_rlhf.feedback.prompt_files import parquet_rows
 
 Form = Literal["pairs", "spans", "sentences", "thumbs", "prompts"]
-"""Pairs of answers with a winner, spans with labels, sentences with labels, a thumb an answer; prompts without marks."""
+"""Pairs of answers with a winner, spans or sentences with labels, a thumb an answer; prompts without marks."""
 Row = Mapping[str, Any]
 
 SPANS = ("spans", "marks", "annotations", "highlights", "errors", "entities", "issues", "labels", "label", "feedback")

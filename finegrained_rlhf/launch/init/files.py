@@ -70,8 +70,8 @@ def write_data(project: Project, found: Understood, parts: Mapping[str, set[Aske
 
 
 def density_of(found: Understood) -> str:
-    """What gets a label: the whole answer, where thumbs judge it; sub-sentences, where marks are mostly shorter than half
-    of the sentence that they begin in; else sentences.
+    """What gets a label: the whole answer, where thumbs judge it; sub-sentences, where most marks are shorter than half
+    the sentence that they begin in; else sentences.
     """
     if set(found.types) == {BAD}:
         return "response"
@@ -129,8 +129,9 @@ processes:
 
 def _taxonomy(found: Understood, passages: bool) -> str:
     types = "".join(f"      {_text(name)}: {{}}  # {count} marks\n" for name, count in found.types.most_common())
-    return f"""# What is marked in the answers, and how finely it is paid. To give a label a reward of its own, move it into another
-# category, train a reward model of that (reward_model.kind=CATEGORY) and add it to reward/my_reward.yaml.
+    return f"""\
+# What is marked in the answers, and how finely it is paid. To give a label a reward of its own, move it into
+# another category, train a reward model of that (reward_model.kind=CATEGORY) and add it to reward/my_reward.yaml.
 _target_: finegrained_rlhf.feedback.Taxonomy
 name: my_task
 categories:
@@ -182,7 +183,7 @@ components:
 
 
 def write_policy(project: Project, found: Understood, policy: Model, parts: Mapping[str, set[Asked]]) -> Plan:
-    """The training of the policy, and where there are answers to learn from, its fine-tuning before; how it is trained."""
+    """The training of the policy, and its fine-tuning before where there are answers to learn from; how it is trained."""
     plan = policy_plan(policy, len(parts["train"]))
     longest = min(max(policy.tokens(found.answers, 0.95) * 5 // 4, 16), 512)
     asked = min(policy.tokens((str(one.row(False)["text"]) for one in found.prompts), 1) + 64, policy.longest, 2048)
@@ -215,7 +216,7 @@ rollout:
   prompts_per_step: {plan.batch}   # at most 16, with four answers each
   max_new_tokens: {longest}     # a quarter more than 19 of 20 answers of the file have; 16 to 512
 optimizer:
-  lr: {plan.rate:.1e}            # 1e-3 below 10 million parameters, 3e-5 below 100 million, 1e-5 below a billion, LoRA 1e-4
+  lr: {plan.rate:.1e}            # 1e-3 below 10 million parameters, 3e-5 below 100, 1e-5 below 1,000, LoRA 1e-4
   warmup_steps: {plan.warmup}         # a tenth
 {shared}""",
     )
@@ -274,8 +275,8 @@ def _page(project: Project, lines: Sequence[str]) -> str:
 {chr(10).join(commands(project))}
 ```
 {first}
-`{typed(["try", project.name])}` checks all of it on ten records. Rates, batches and steps, each with its reason, stand in
-`conf/experiment/`; what is marked in `conf/taxonomy/`; weights in `conf/reward/`. The data is divided by prompt.
+`{typed(["try", project.name])}` checks all of it on ten records. Rates, batches and steps, each with its reason,
+stand in `conf/experiment/`; what is marked in `conf/taxonomy/`; weights in `conf/reward/`. The data is divided by prompt.
 
 {listed}
 """

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from hydra import compose
 
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings, named_class
 from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.core.markers import InputFile, ModelName, Seed
@@ -55,7 +55,8 @@ class InitProject(Settings):
     Attributes:
         name: of the project, a directory that is made.
         data: JSON, JSON lines, CSV, TSV or parquet file: prompts with answers and marks, or prompts alone.
-        reward_from: (typed `reward=`) where it comes from: the `marks` of the file, a `judge` behind an endpoint, or a `function` of Python.
+        reward_from: (typed `reward=`) where it comes from: the `marks` of the file, a `judge` behind an endpoint, or a
+            `function` of Python.
         model: that a reward model is made of.
         policy_path: (typed `policy=`) to train; None takes `model` where it generates text.
         judge_name: (typed `judge=`) name of the judge at its endpoint.

@@ -16,9 +16,9 @@ from finegrained_rlhf.feedback.prompt_files import ASSISTANT, SYSTEM, Message, r
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, Feedback, FeedbackRecord, SpanError, derived_id
 from finegrained_rlhf.launch.init.columns import (
     DOWN,
-    UP,
     LABEL,
     QUOTE,
+    UP,
     Layout,
     Row,
     labels_of,
@@ -65,8 +65,7 @@ class Understood:
     """What was read from a file.
 
     Attributes:
-        prompts: what is asked, each once, with the answers to it that nobody found fault with, or that the file gives as
-            references.
+        prompts: what is asked, each once, with the answers that nobody found fault with, or that are references.
         feedback: records with what is asked in each.
         left_out: how many rows say nothing, by why.
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory, read_model_config
