@@ -183,7 +183,7 @@ components:
 
 
 def write_policy(project: Project, found: Understood, policy: Model, parts: Mapping[str, set[Asked]]) -> Plan:
-    """The training of the policy, and its fine-tuning before where there are answers to learn from; how it is trained."""
+    """The training of the policy, and its fine-tuning where there are answers to learn from; how it is trained."""
     plan = policy_plan(policy, len(parts["train"]))
     longest = min(max(policy.tokens(found.answers, 0.95) * 5 // 4, 16), 512)
     asked = min(policy.tokens((str(one.row(False)["text"]) for one in found.prompts), 1) + 64, policy.longest, 2048)
@@ -276,7 +276,7 @@ def _page(project: Project, lines: Sequence[str]) -> str:
 ```
 {first}
 `{typed(["try", project.name])}` checks all of it on ten records. Rates, batches and steps, each with its reason,
-stand in `conf/experiment/`; what is marked in `conf/taxonomy/`; weights in `conf/reward/`. The data is divided by prompt.
+stand in `conf/experiment/`; what is marked in `conf/taxonomy/`; weights in `conf/reward/`.
 
 {listed}
 """

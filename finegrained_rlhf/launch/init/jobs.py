@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from hydra import compose
 
@@ -226,7 +226,7 @@ class TryProject(Settings):
         name: of the project, as `finegrained init` was given it.
     """
 
-    name: Annotated[InputFile, "the directory of a project"]
+    name: InputFile
 
     def run(self) -> None:
         """Print what moved and what is wrong.

@@ -96,7 +96,7 @@ def understand(rows: Sequence[Row], layout: Layout, file: str | Path) -> Underst
         file: for messages.
 
     Raises:
-        DataError: a mark that does not fit its answer, with file, record and column; too few prompts; one class alone.
+        DataError: a mark that does not fit its answer, with file, record and column; too few prompts; no mark at all.
     """
     found = Understood()
     for number, group in _grouped(rows, layout):
@@ -110,7 +110,7 @@ def understand(rows: Sequence[Row], layout: Layout, file: str | Path) -> Underst
             f"expected at least {LEAST_PROMPTS} different prompts, got {len(found.prompts)}{why}", file=file
         )
     marked = sum(bool(r.feedback.errors) if r.feedback else any(r.preferences) for _, r in found.feedback)
-    if layout.form != "prompts" and (not marked or (layout.form != "pairs" and marked == len(found.feedback) < 2)):
+    if layout.form != "prompts" and not marked:
         raise DataError(f"no mark among {len(found.feedback)} answers: there is nothing to learn", file=file)
     return found
 
