@@ -18,7 +18,7 @@ from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.launch.configurations import conf_directory
-from finegrained_rlhf.launch.init import InitProject, TryProject
+from finegrained_rlhf.launch.init import Init, Try
 from finegrained_rlhf.launch.init.columns import layout_of, read_rows
 from finegrained_rlhf.launch.init.records import Understood, divided, understand
 from finegrained_rlhf.launch.init.rehearsal import Rehearsal, _judge_policy, _judge_reward_model, duration
@@ -164,7 +164,7 @@ def test_what_is_written_is_composed_and_checked(
 ) -> None:
     data = STRANGERS["character_spans"](here)
     shared = {"model": str(models / "longformer"), "policy_path": str(models / "llama"), "measure": False}
-    job = InitProject(name="mails", data=str(data), reward_from="marks", **shared)  # type: ignore[arg-type]
+    job = Init(name="mails", data=str(data), reward_from="marks", **shared)  # type: ignore[arg-type]
     job.run()
     printed = capsys.readouterr().out
     assert "120 rows with marked spans" in printed and "divided by prompt: 100 to train on, 20" in printed
@@ -188,7 +188,7 @@ def test_what_is_written_is_composed_and_checked(
     assert tree(here) == before
     Path("mails/data/prompts_dev.jsonl").unlink()
     with pytest.raises(FineGrainedError, match="my_ppo: .*prompts_dev.jsonl"):
-        TryProject("mails").run()
+        Try("mails").run()
 
 
 def test_a_reward_that_is_given_is_configuration(here: Path, models: Path, hydra: None) -> None:
@@ -197,12 +197,12 @@ def test_a_reward_that_is_given_is_configuration(here: Path, models: Path, hydra
     sys.path.insert(0, str(here))
     shared = {"data": "prompts.json", "policy_path": str(models / "llama"), "measure": False}
     try:
-        InitProject(name="rule", reward_from="function", function="my_rule.polite", **shared).run()  # type: ignore[arg-type]
+        Init(name="rule", reward_from="function", function="my_rule.polite", **shared).run()  # type: ignore[arg-type]
         with pytest.raises(FineGrainedError, match="my_rule has no rude"):
-            InitProject(name="no", reward_from="function", function="my_rule.rude", **shared).run()  # type: ignore[arg-type]
+            Init(name="no", reward_from="function", function="my_rule.rude", **shared).run()  # type: ignore[arg-type]
     finally:
         sys.path.remove(str(here))
-    InitProject(name="judged", reward_from="judge", judge_name="some-model", **shared).run()  # type: ignore[arg-type]
+    Init(name="judged", reward_from="judge", judge_name="some-model", **shared).run()  # type: ignore[arg-type]
     assert not Path("rule/conf/experiment/my_reward_model.yaml").exists() and not Path("no").exists()
     assert not Path("rule/data/feedback_train.json").exists() and len(read_jsonl("judged/data/prompts_dev.jsonl")) == 2
 
@@ -220,18 +220,18 @@ def test_nothing_is_made_where_a_model_is_wrong(here: Path, models: Path, hydra:
     ]
     for given, message in wrong:
         with pytest.raises(FineGrainedError, match=message):
-            InitProject(name="p", data=str(data), reward_from="marks", measure=False, **given).run()
+            Init(name="p", data=str(data), reward_from="marks", measure=False, **given).run()
         assert tree(here) == before
 
 
 def test_a_terminal_is_asked_and_a_script_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FineGrainedError, match=r"give name=…, data=…, model=…  \(--help"):
-        InitProject(reward_from="marks").run()
+        Init(reward_from="marks").run()
     replies = iter(["p", "no.json", "marks", "m", ""])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: next(replies))
     with pytest.raises(FineGrainedError, match="no.json: no such file"):
-        InitProject().run()
+        Init().run()
     assert with_long_keys(["reward=marks", "name=a=b", "--help"], {"reward": "reward_from"}) == [
         "reward_from=marks",
         "name=a=b",

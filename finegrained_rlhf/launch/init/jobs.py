@@ -47,7 +47,7 @@ _ASKED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class InitProject(Settings):
+class Init(Settings):
     """Make a project of a file of data: configuration, feedback and prompts in our formats, and the commands to run.
 
     Nothing is overwritten, and nothing is made where something is wrong. In a terminal, what is missing is asked for.
@@ -118,7 +118,7 @@ class InitProject(Settings):
         if job.measure and marked:
             _measured(project, plans)
 
-    def _answered(self) -> InitProject:
+    def _answered(self) -> Init:
         """With what a terminal is asked for; one line that names all that is missing where there is none."""
         asks, values, missing = sys.stdin.isatty(), {key: getattr(self, key) for key in _ASKED}, []
         of_reward = {"model": "marks", "judge_name": "judge", "function": "function"}
@@ -219,7 +219,7 @@ def _measured(project: Project, plans: Mapping[str, Plan]) -> None:
 
 
 @dataclass(frozen=True)
-class TryProject(Settings):
+class Try(Settings):
     """Run all of a project on ten records, in a temporary directory: a few steps of the reward model, two of PPO.
 
     Attributes:
