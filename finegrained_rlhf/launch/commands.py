@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -141,10 +141,7 @@ def main(name: str | None = None) -> None:
         if name is None:
             name = _named(sys.argv[1:])
             sys.argv[:2] = [typed(name)]
-        if name in PLAIN_WORDS:
-            key, several = PLAIN_WORDS[name]
-            sys.argv[1:] = with_keys(sys.argv[1:], key, several=several)
-        sys.argv[1:] = with_long_keys(sys.argv[1:], LONG_KEYS.get(name, {}))
+        sys.argv[1:] = as_keys(name, sys.argv[1:])
         _import_omegaconf()
         from finegrained_rlhf.launch.app import run_command
 
@@ -155,6 +152,14 @@ def main(name: str | None = None) -> None:
     except BrokenPipeError:  # `--help | head`: whoever read standard output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+
+
+def as_keys(name: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command with its plain words and short keys as its configuration has them."""
+    if name in PLAIN_WORDS:
+        key, several = PLAIN_WORDS[name]
+        arguments = with_keys(arguments, key, several=several)
+    return with_long_keys(arguments, LONG_KEYS.get(name, {}))
 
 
 def _import_omegaconf() -> None:
