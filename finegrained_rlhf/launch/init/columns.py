@@ -199,7 +199,7 @@ def layout_of(
         if role not in NAMES or name not in names:
             what = f"no column {name!r}; it has {', '.join(names)}" if role in NAMES else "expected a role of a column:"
             raise ConfigError(f"fields.{role}: {what}{'' if role in NAMES else ' ' + ', '.join(NAMES)}")
-    columns = {role: name for role in NAMES if (name := fields.get(role) or _column(rows, names, role))}
+    columns = {role: one for role in NAMES if (one := fields.get(role) or _column(rows, names, role))}
     form, roles = _form(columns, rows) if marked else ("prompts", ("reference",))
     asks = "messages" in columns or "prompt" in columns or _is_talk(rows[0].get(columns.get("chosen", "")))
     if form is None or not asks:
@@ -250,7 +250,7 @@ def spans_of_talk(talk: Any) -> list[Any] | None:
 
 def part_of(item: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The first value that an object has under one of some names; None where it has none."""
-    held = {key_of(key): value for key, value in reversed(item.items())}
+    held = {key_of(key): value for key, value in reversed([*item.items()])}
     return next((held[name] for name in names if held.get(name) is not None), None)
 
 
