@@ -20,7 +20,7 @@ from finegrained_rlhf.launch.plain_words import with_keys, with_long_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Begin": {
-        "init": "make a project of a file of data: configuration and commands",
+        "init": "make a project of a file of data",
         "try": "run a project on ten records",
     },
     "Train": {
