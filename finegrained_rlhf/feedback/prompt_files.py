@@ -190,7 +190,7 @@ class PromptSource:
         if name is not None:
             return self._of_rows(_hub_rows(name))
         if str(self.path).endswith(".parquet"):
-            return self._of_rows(_parquet_rows(self.path))
+            return self._of_rows(parquet_rows(self.path))
         beginning = _beginning(self.path)
         if beginning.startswith("["):
             return self._of_array()
@@ -243,7 +243,12 @@ def _beginning(path: str | Path) -> str:
         raise DataError("no such file", file=path) from None
 
 
-def _parquet_rows(path: str | Path) -> list[dict[str, Any]]:
+def parquet_rows(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a parquet file.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+    """
     import pyarrow
     from pyarrow import parquet
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from finegrained_rlhf.core.extensions import extensions
 from finegrained_rlhf.launch.configurations import typed
-from finegrained_rlhf.launch.plain_words import with_keys
+from finegrained_rlhf.launch.plain_words import with_keys, with_long_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "Begin": {
+        "init": "make a project of a file of data",
+        "try": "run a project on ten records",
+    },
     "Train": {
         "train_sft": "fine-tune a policy on reference answers",
         "train_reward_model": "train a reward model of one kind of error",
@@ -106,8 +110,16 @@ LEFT = (
 )
 """Commands that were the library's and are the laboratory's."""
 
-PLAIN_WORDS = {"runs": ("directory", False), "serve": ("directory", False), "compare": ("runs", True)}
+PLAIN_WORDS = {
+    "compare": ("runs", True),
+    "runs": ("directory", False),
+    "serve": ("directory", False),
+    "try": ("name", False),
+}
 """Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
+
+LONG_KEYS = {"init": {"reward": "reward_from", "policy": "policy_path", "judge": "judge_name"}}
+"""Commands with keys that are typed as a group is called: the key in their configuration by what is typed."""
 
 _COMPLETION = """_finegrained_complete()
 {
@@ -136,9 +148,7 @@ def main(name: str | None = None) -> None:
         if name is None:
             name = _named(sys.argv[1:])
             sys.argv[:2] = [typed(name)]
-        if name in PLAIN_WORDS:
-            key, several = PLAIN_WORDS[name]
-            sys.argv[1:] = with_keys(sys.argv[1:], key, several=several)
+        sys.argv[1:] = as_keys(name, sys.argv[1:])
         _import_omegaconf()
         from finegrained_rlhf.launch.app import run_command
 
@@ -149,6 +159,14 @@ def main(name: str | None = None) -> None:
     except BrokenPipeError:  # `--help | head`: whoever read standard output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+
+
+def as_keys(name: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command with its plain words and short keys as its configuration has them."""
+    if name in PLAIN_WORDS:
+        key, several = PLAIN_WORDS[name]
+        arguments = with_keys(arguments, key, several=several)
+    return with_long_keys(arguments, LONG_KEYS.get(name, {}))
 
 
 def _import_omegaconf() -> None:

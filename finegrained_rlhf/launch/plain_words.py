@@ -1,5 +1,5 @@
 """Plain words on the command line of commands whose arguments need no key: `finegrained runs outputs`,
-`finegrained compare A B`.
+`finegrained compare A B`; and keys that are called otherwise where their word is a group's.
 
 Imports nothing heavy.
 """
@@ -7,7 +7,7 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _OVERRIDE = re.compile(r"[+~]{0,2}[\w./@-]+=")
 
@@ -26,6 +26,17 @@ def with_keys(arguments: Sequence[str], key: str, *, several: bool = False) -> l
     if not quoted:
         return rest
     return [*rest, f"{key}=[{','.join(quoted)}]" if several else f"{key}={quoted[-1]}"]
+
+
+def with_long_keys(arguments: Sequence[str], keys: Mapping[str, str]) -> list[str]:
+    """The arguments with other keys in place of some: `reward=marks` would choose an option of the group `reward`.
+
+    Args:
+        arguments: as on the command line, without the program's name.
+        keys: what is written, by what is typed.
+    """
+    parts = [word.partition("=") for word in arguments]
+    return [f"{keys.get(key, key)}{equals}{value}" for key, equals, value in parts]
 
 
 def _quoted(word: str) -> str:

@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "BaseScorer": "protocol",
         "ClassifierScorer": "texts",
         "ComponentConfig": "config",
+        "FunctionScorer": "texts",
         "OverlongPenalty": "penalties",
         "Judge": "judge",
         "JudgeScorer": "judged",

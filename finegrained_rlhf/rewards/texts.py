@@ -8,13 +8,14 @@ each text once, the shortest first, and what it says is checked. How a classifie
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Protocol, get_args, runtime_checkable
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import ModelName, harmless
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.config import Activation
+from finegrained_rlhf.rewards.protocol import BaseScorer
 from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Granularity, Segmenter, Span, cutter, look_ahead_of
 
@@ -244,3 +245,26 @@ class ClassifierScorer:
             self.setup()
         assert self._classifier is not None
         return self._classifier.probabilities(texts, self.batch_size)
+
+
+class FunctionScorer(BaseScorer):
+    """One value a response, by a function of one's own: `function(prompt, response) -> float`, where both are texts.
+
+    Args:
+        function: of the prompt as the policy reads it and a response; finite. In a configuration:
+            `{_target_: my_rewards.polite, _partial_: true}`.
+    """
+
+    def __init__(self, function: Callable[[str, str], float]) -> None:
+        if not callable(function):
+            raise ConfigError(f"function: expected a function of two texts, got {function!r}; give it _partial_: true")
+        self.function = function
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        """R values, each of a whole response; one without a word has none."""
+        values = [
+            (float(self.function(prompt.text, response)),) if response.strip() else ()
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        spans = [((0, len(response)),) if value else () for response, value in zip(responses, values, strict=True)]
+        return SegmentScores(spans, values, whole_response=True)

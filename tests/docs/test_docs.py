@@ -28,9 +28,8 @@ from slurm_toy import make_slurm
 from torch.distributed.run import get_args_parser
 
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.launch.commands import PLAIN_WORDS, all_commands, names
+from finegrained_rlhf.launch.commands import all_commands, as_keys, names
 from finegrained_rlhf.launch.configurations import conf_directories
-from finegrained_rlhf.launch.plain_words import with_keys
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -202,10 +201,7 @@ def overrides(command: Command, user_files: Path) -> list[str]:
     from finegrained_rlhf.launch.rewards import opened
 
     words = list(opened(command.arguments) if command.name in _OPEN else command.arguments)
-    if command.name in PLAIN_WORDS:
-        key, many = PLAIN_WORDS[command.name]
-        words = with_keys(words, key, several=many)
-    given, found = iter(words), []
+    given, found = iter(as_keys(command.name, words)), []
     several = command.name == "sweep" or bool({"--multirun", "-m"} & set(command.arguments))
     for word in given:
         if word == "--config-dir":

@@ -218,8 +218,7 @@ def refused(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, *words: str
 ) -> str:
     """The one line that a command says."""
-    from finegrained_rlhf.launch.commands import PLAIN_WORDS
-    from finegrained_rlhf.launch.plain_words import with_keys
+    from finegrained_rlhf.launch.commands import as_keys
 
     for name, text in FILES.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -233,9 +232,7 @@ def refused(
     (place / "folder/inside").write_text("nothing of ours")
     monkeypatch.chdir(place)
     before = tree(place)
-    if command in PLAIN_WORDS:
-        words = tuple(with_keys(words, PLAIN_WORDS[command][0], several=PLAIN_WORDS[command][1]))
-    monkeypatch.setattr(sys, "argv", [command, *words])
+    monkeypatch.setattr(sys, "argv", [command, *as_keys(command, words)])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(SystemExit) as ended:
         run_command(command)

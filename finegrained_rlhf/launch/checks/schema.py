@@ -137,7 +137,7 @@ def _of_class(config: Mapping[str, Any], key: str, kind: Any) -> Iterator[str]:
     refused = _refused(kind, {name: config[name] for name in settings if config.get(name, UNSET) != UNSET})
     for name, setting in settings.items():
         if name not in config:
-            if setting.default is MISSING and "_args_" not in config:
+            if setting.default is MISSING and not {"_args_", "_partial_"} & config.keys():
                 yield f"{where}missing key {name!r}"
         elif config[name] != UNSET and (problem := _problem(_dotted(key, name), config[name], setting, refused)):
             yield problem
