@@ -167,10 +167,11 @@ class MemoryAgent(ABC):
 
     def _apply(self, handle: UserHandle, event: Event) -> None:
         for left in reversed(range(_TRIES)):
+            decisions = handle.decisions()
             try:
                 with asked_for(handle.answer_owner):
                     changes = self._derive(handle, event)
-                handle.apply(event, changes)
+                handle.apply(event, changes, decisions)
                 return
             except NoteConflictError:
                 if not left:
