@@ -26,6 +26,7 @@ __getattr__, __dir__ = lazy_exports(
         "ModelConflicts": "selection",
         "ModelContexts": "retrieval",
         "NoLearning": "learners.prelude",
+        "NoteDecision": "store.protocol",
         "Oracle": "learners.prelude",
         "Pahf": "learners.pahf",
         "PostgresMemory": "store.postgres",
@@ -34,5 +35,6 @@ __getattr__, __dir__ = lazy_exports(
         "SourceDocument": "selection",
         "SummarisedMemory": "learners.conversation",
         "UserMemory": "store.memory",
+        "UserNotes": "user_notes",
     },
 )

@@ -121,7 +121,7 @@ def read_exported(data: Any, limits: MemoryLimits, word: Callable[[str], Any]) -
         raise DataError(f"expected the JSON of one user, form {FORM!r}, version {VERSION}")
     if set(data) != {"form", "version", "user", "consent", *_TABLES}:
         raise DataError(f"expected the fields form, version, user, consent, {', '.join(_TABLES)}")
-    tables = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     events = {0}  # ids; 0 stands for none
     for table, columns in _TABLES.items():
         if not isinstance(data[table], list):
