@@ -5,6 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "AsyncUserMemory": "serving",
+        "AsyncUsers": "serving",
         "CatchUp": "catch_up",
         "ChainOfThought": "learners.conversation",
         "Cipher": "learners.prelude",
@@ -22,6 +24,7 @@ __getattr__, __dir__ = lazy_exports(
         "HashedWords": "retrieval",
         "IclEdit": "learners.prelude",
         "InContext": "learners.conversation",
+        "LearningWorker": "serving",
         "MemoryLimits": "store.protocol",
         "ModelConflicts": "selection",
         "ModelContexts": "retrieval",

@@ -115,7 +115,7 @@ def test_earlier_events_do_not_bring_back_what_somebody_removed(memory: MemorySt
     assert handle.apply(early[2], [NoteChange("twin", {"encoder": "other", "preference": "short"}, b"v")])
     assert handle.notes(unused=True) == before
     assert handle.apply(early[3], [NoteChange("other", {"preference": "funny"})])  # is about something else
-    late = learnt(handle, "deleted", "short")  # new evidence
+    late = learnt(handle, "deleted", "Short")  # new evidence
     learnt(handle, "held", "brief")
     assert handle.note("deleted").version == 3 and handle.evidence()["deleted"][-1] == (3, late)
     learnt(handle, "corrected", "longer", 2)

@@ -202,7 +202,8 @@ def test_processes_that_write_at_once_lose_nothing(store: Store) -> None:
     memory = store.open()
     handle = memory.user("shared")
     assert handle.note("sum").body == {"total": 160} and handle.note("sum").version == 160
-    assert len(handle.events()) == 160 and len(handle.notes()) == 161 and handle.pending() == []
+    assert len(handle.events()) == 201 and len(handle.notes()) == 162 and handle.pending() == []
+    assert handle.note("by hand").body == {"total": 40} and handle.note("by hand").version == 41
     memory.close()
 
 
@@ -221,9 +222,12 @@ def test_a_kill_at_any_statement_leaves_all_that_was_acknowledged(tmp_path: Path
         handle = memory.user("stays")
         there = {event.key: event.applied for event in handle.events()}
         assert all(there[word] for word in said if word != "forgotten")
-        applied = sum(there.values())
+        assert (handle.note("second", unused=True) is not None) >= ("decided" in there)
+        held = [note.version for note in handle.notes(unused=True) if note.state == "held"]
+        assert held == [2] * ("decided" in there) and len(handle.history("second")) == len(held) == handle.decisions()
+        applied = sum(there.values()) - len(held)
         total = handle.note("sum")
-        assert (0 if total is None else total.body["total"]) == applied == max(len(handle.notes()) - 1, 0)
+        assert (0 if total is None else total.body["total"]) == applied == max(len(handle.notes(unused=True)) - 1, 0)
         if "forgotten" in said or not memory.user("goes").events() and "second" in said:
             files = list(tmp_path.glob(f"{step}.db*"))
             assert not [file for file in files if SECRET.encode() in file.read_bytes()]

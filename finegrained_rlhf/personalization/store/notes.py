@@ -1,7 +1,7 @@
 """Notes and their earlier versions within one transaction: what agents derive, and what somebody decides on one note.
 
-A version holds from `valid_from` to `valid_to`. The one that holds now is in `notes`, those before it are in `versions`.
-A deleted note leaves a row without content, so that its versions go on counting and earlier events do not bring it back.
+A version holds from `valid_from` to `valid_to`. The latest one is in `notes`, those before it are in `versions`. A
+deleted note leaves a row without content, so that its versions go on counting and earlier events do not bring it back.
 """
 
 from __future__ import annotations

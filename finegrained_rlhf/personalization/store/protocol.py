@@ -274,7 +274,7 @@ class UserHandle(Protocol):
         ...
 
     def decide(self, decision: NoteDecision, key: str | None = None) -> Event:
-        """Correct, delete, expire, hold or release one note, at once and whole; the event is the new version's evidence.
+        """Correct, delete, expire, hold or release one note, at once and whole; the event is the evidence.
 
         The version before is kept in the history, but for its vector. What agents derive from earlier events does not
         change a note again that was corrected, deleted or expired.
