@@ -1,4 +1,4 @@
-"""For applications that serve many users at once: asyncio over the same agents and stores, and learning apart from it."""
+"""For applications that serve many users at once: agents and stores in asyncio, and learning outside of requests."""
 
 from __future__ import annotations
 
@@ -180,9 +180,9 @@ class AsyncUserMemory(AsyncUsers):
 class LearningWorker:
     """Learns from events that agents have written down, in threads of its own; nobody waits for it.
 
-    An agent is told by `agent.worker = worker`. What could not be learnt is tried again, `learn_tries` of the agent in all,
-    then it is set aside as ever; where the language model is out of reach, or there is no room, the event waits in the
-    log for `catch_up`.
+    An agent is told by `agent.worker = worker`. What could not be learnt is tried again, `learn_tries` of the agent in
+    all, then it is set aside as ever; where the language model stays out of reach, or there is no room, the event waits
+    in the log for `catch_up`.
 
     Args:
         threads: at once; events of one user in turns.
