@@ -114,10 +114,10 @@ class NoteRows:
             MemoryLimitError: a corrected note is too large.
         """
         note = self._find(decision.note)
+        if note is not None and decision.expected not in (None, note.version):
+            raise NoteConflictError(f"note: expected version {decision.expected}, it has version {note.version}")
         if note is None or note.state == "deleted":
             raise DataError("there is no such note of this user", field="note", record=decision.note)
-        if decision.expected not in (None, note.version):
-            raise NoteConflictError(f"note: expected version {decision.expected}, it has version {note.version}")
         body, vector, state, until, decided = note.body, note.vector, int(note.state == "held"), note.valid_to, event
         removes = decision.action in ("correct", "delete")
         if decision.action == "correct":
