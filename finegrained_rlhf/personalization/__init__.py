@@ -5,6 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "AsyncUserMemory": "serving",
+        "AsyncUsers": "serving",
         "CatchUp": "catch_up",
         "ChainOfThought": "learners.conversation",
         "Cipher": "learners.prelude",
@@ -22,10 +24,12 @@ __getattr__, __dir__ = lazy_exports(
         "HashedWords": "retrieval",
         "IclEdit": "learners.prelude",
         "InContext": "learners.conversation",
+        "LearningWorker": "serving",
         "MemoryLimits": "store.protocol",
         "ModelConflicts": "selection",
         "ModelContexts": "retrieval",
         "NoLearning": "learners.prelude",
+        "NoteDecision": "store.protocol",
         "Oracle": "learners.prelude",
         "Pahf": "learners.pahf",
         "PostgresMemory": "store.postgres",
@@ -34,5 +38,6 @@ __getattr__, __dir__ = lazy_exports(
         "SourceDocument": "selection",
         "SummarisedMemory": "learners.conversation",
         "UserMemory": "store.memory",
+        "UserNotes": "user_notes",
     },
 )

@@ -58,7 +58,7 @@ def user_page(name: str, consent: Consent | None, handle: UserHandle, last: int)
         handle: of the user; it is read only.
         last: so many events are shown.
     """
-    events, notes, evidence = handle.events(), handle.notes(), handle.evidence()
+    events, notes, evidence, earlier = handle.events(), handle.notes(unused=True), handle.evidence(), handle.history()
     anchors = {note.key: f"note-{place}" for place, note in enumerate(notes, start=1)}
     shown = events[-last:]
     there = {event.id: event for event in shown}
@@ -69,7 +69,7 @@ def user_page(name: str, consent: Consent | None, handle: UserHandle, last: int)
             "notes",
             "Notes",
             "What is remembered, the latest change last, with the events that each version was derived from.",
-            join(*(_note(note, anchors, evidence.get(note.key, []), events, there) for note in notes))
+            join(*(_note(note, anchors, evidence.get(note.key, []), earlier, events, there) for note in notes))
             if notes
             else el("p", "There is none.", class_="none"),
         ),
@@ -137,6 +137,7 @@ def _note(
     note: Note,
     anchors: Mapping[str, str],
     evidence: Sequence[tuple[int, int]],
+    earlier: Sequence[Note],
     events: Sequence[Event],
     shown: Mapping[int, Event],
 ) -> Html:
@@ -144,6 +145,13 @@ def _note(
     used = [event.id for event in events if note.key in _used(event)]
     rows = [
         *_fields(note.body, _OF_NOTES),
+        *([] if note.state == "used" else [("not in use", note.state)]),
+        *([] if note.valid_to is None else [("holds until", _time(note.valid_to))]),
+        *(
+            (f"version {before.version}, until {_time(before.valid_to)}", _list(_fields(before.body, _OF_NOTES)))
+            for before in earlier
+            if before.key == note.key
+        ),
         ("derived from", _listed(sources)),
         ("used in", _listed([_to_event(event, shown) for event in used]) if used else "no round that is stored"),
     ]

@@ -17,7 +17,8 @@ from finegrained_rlhf.personalization.store.postgres import PostgresMemory  # no
 from finegrained_rlhf.personalization.store.protocol import (  # noqa: E402
     NoteChange,
     NoteConflictError,
-    UserHandle,  # noqa: E402
+    NoteDecision,
+    UserHandle,
 )
 
 SECRET = "canary-of-the-one-who-is-forgotten"
@@ -40,8 +41,24 @@ def write_many(where: str, schema: str, name: str, writes: str) -> None:
     """One of several processes that write at once; to a file, which has no schema, or to a server."""
     store = PostgresMemory(where, schema=schema) if schema else UserMemory(where, durable=False)
     handle = store.user("shared")
+    handle.apply(handle.record("by hand", "edit", {}), [NoteChange("by hand", {"total": 0})])
     for number in range(int(writes)):
         count(handle, f"{name}-{number}")
+        if number % 4 == 0:
+            correct(handle)
+
+
+def correct(handle: UserHandle) -> None:
+    """Somebody adds one to a note by hand."""
+    while True:
+        note = handle.note("by hand")
+        assert note is not None
+        try:
+            body = {"total": note.body["total"] + 1}
+            handle.decide(NoteDecision("by hand", "correct", body, expected=note.version))
+            return
+        except NoteConflictError:
+            continue
 
 
 def work(file: Path, say: Callable[[str], None]) -> None:
@@ -53,6 +70,8 @@ def work(file: Path, say: Callable[[str], None]) -> None:
     memory.user("goes").record("secret", "edit", {"text": SECRET})
     count(handle, "second")
     say("second")
+    handle.decide(NoteDecision("second", "hold"), "decided")
+    say("decided")
     memory.forget("goes")
     say("forgotten")
     count(handle, "third")

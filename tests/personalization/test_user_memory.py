@@ -26,6 +26,7 @@ from finegrained_rlhf.personalization.store.protocol import (
     MemoryStore,
     NoteChange,
     NoteConflictError,
+    NoteDecision,
     RepeatedKeyError,
     StoreError,
 )
@@ -202,7 +203,8 @@ def test_processes_that_write_at_once_lose_nothing(store: Store) -> None:
     memory = store.open()
     handle = memory.user("shared")
     assert handle.note("sum").body == {"total": 160} and handle.note("sum").version == 160
-    assert len(handle.events()) == 160 and len(handle.notes()) == 161 and handle.pending() == []
+    assert len(handle.events()) == 201 and len(handle.notes()) == 162 and handle.pending() == []
+    assert handle.note("by hand").body == {"total": 40} and handle.note("by hand").version == 41
     memory.close()
 
 
@@ -221,9 +223,12 @@ def test_a_kill_at_any_statement_leaves_all_that_was_acknowledged(tmp_path: Path
         handle = memory.user("stays")
         there = {event.key: event.applied for event in handle.events()}
         assert all(there[word] for word in said if word != "forgotten")
-        applied = sum(there.values())
+        assert (handle.note("second", unused=True) is not None) >= ("decided" in there)
+        held = [note.version for note in handle.notes(unused=True) if note.state == "held"]
+        assert held == [2] * ("decided" in there) and len(handle.history("second")) == len(held) == handle.decisions()
+        applied = sum(there.values()) - len(held)
         total = handle.note("sum")
-        assert (0 if total is None else total.body["total"]) == applied == max(len(handle.notes()) - 1, 0)
+        assert (0 if total is None else total.body["total"]) == applied == max(len(handle.notes(unused=True)) - 1, 0)
         if "forgotten" in said or not memory.user("goes").events() and "second" in said:
             files = list(tmp_path.glob(f"{step}.db*"))
             assert not [file for file in files if SECRET.encode() in file.read_bytes()]
@@ -302,10 +307,10 @@ def test_what_a_note_was_derived_from_and_what_was_used(memory: MemoryStore) -> 
         handle.record("3", "edit", {}, {"notes": float("nan")})
 
 
-@pytest.mark.parametrize("before", ["evidence", "epochs"])
+@pytest.mark.parametrize("before", ["evidence", "epochs", "decisions"])
 def test_a_file_from_before_is_read(before: str, tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / "users.db")
-    old.executescript(OLD if before == "evidence" else OLD + OLD_EVIDENCE)
+    old.executescript(OLD + {"evidence": "", "epochs": OLD_EVIDENCE, "decisions": OLD_EVIDENCE + OLD_HASHES}[before])
     old.close()
     for _ in range(2):  # with its new tables, the second time
         memory = UserMemory(tmp_path / "users.db", durable=False)
@@ -313,9 +318,12 @@ def test_a_file_from_before_is_read(before: str, tmp_path: Path) -> None:
         (event,) = handle.events()
         assert (event.body, event.at, event.used, event.applied) == ({"text": "old"}, None, None, True)
         assert handle.notes()[0].body == {"says": "short"} and handle.evidence() == {"n": [(2, event.id)]}
-        assert memory.consent("ada") is None
+        assert memory.consent("ada") is None and handle.decisions() == 0 == len(handle.history())
+        assert memory._key == bytes(32) or before != "decisions"
         memory.close()
     memory = UserMemory(tmp_path / "users.db", durable=False)
+    memory.user("ada").decide(NoteDecision("n", "correct", {"says": "long"}))
+    assert [note.body["says"] for note in memory.user("ada").history()] == ["short"]
     if before == "epochs":  # a refusal from before them outlives `forget` too
         assert memory.forget("eve") and not memory.may_store("eve")
     memory.user("ada").record("new", "edit", {}, {"notes": ["n"]})
@@ -351,4 +359,10 @@ ALTER TABLE events ADD COLUMN at REAL;
 ALTER TABLE events ADD COLUMN used TEXT;
 INSERT INTO users (name, may_store, may_train, decided_at) VALUES ('eve', 0, 0, 1.8e9);
 INSERT INTO evidence VALUES (1, 'n', 2, 1);
+"""
+OLD_HASHES = """
+CREATE TABLE secret (id INTEGER PRIMARY KEY, key BLOB NOT NULL);
+CREATE TABLE epochs (place INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
+CREATE TABLE refusals (name BLOB PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+INSERT INTO secret VALUES (1, zeroblob(32));
 """

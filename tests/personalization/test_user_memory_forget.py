@@ -16,6 +16,7 @@ from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
     ForgottenUserError,
     NoteChange,
+    NoteDecision,
     StoreError,
 )
 
@@ -218,9 +219,16 @@ def test_a_schema_from_before_and_a_table_that_is_held(
     count(memory.user("ada"), "first")
     memory.set_consent("eve", store=False, train=False)
     memory.close()
-    store.run(*[f"DROP TABLE {store.schema}.{table}" for table in ("secret", "epochs", "refusals")])
+    store.run(*[f"DROP TABLE {store.schema}.{table}" for table in ("secret", "epochs", "refusals", "versions")])
+    store.run(
+        f"ALTER TABLE {store.schema}.users DROP COLUMN decisions",
+        *[f"ALTER TABLE {store.schema}.notes DROP COLUMN {name}" for name in ("state", "valid_from", "valid_to")],
+        f"ALTER TABLE {store.schema}.notes DROP COLUMN decided",
+    )
     memory, other = store.open(patience_s=1.0), store.open(patience_s=0.5)
     assert [event.key for event in memory.known("ada").events()] == ["first"]
+    memory.known("ada").decide(NoteDecision("sum", "correct", {"total": 3}))
+    assert other.known("ada").note("sum").body == {"total": 3} and memory.known("ada").history()[0].valid_from is None
     assert memory.forget("eve") and not other.may_store("eve")
     monkeypatch.setattr(postgres, "_SEES_DELETED", "SELECT 1 WHERE false")  # a reader that came later holds the tables
     with store.reader():

@@ -10,7 +10,7 @@ from report_toy import HOSTILE
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import Cipher, Draft, ShowUserMemory, UserMemory
+from finegrained_rlhf.personalization import Cipher, Draft, NoteDecision, ShowUserMemory, UserMemory
 from finegrained_rlhf.personalization.store.protocol import NoteChange
 
 TEXTS = [text.replace("\ud83d", "") for text in HOSTILE if text.strip()]
@@ -44,6 +44,8 @@ def test_a_page_of_rounds(tmp_path: Path) -> None:
     for key in ("one", "two", "three"):
         learner.observe_edit("ada", f"bread {key}", learner.respond("ada", f"bread {key}", key), "an edited text")
     edit = {"context": "bread", "draft": "a b", "edited": "a b", "preference": ""}
+    memory.user("ada").decide(NoteDecision("one", "correct", {"preference": "in verse"}))
+    memory.user("ada").decide(NoteDecision("two", "hold"))
     memory.user("ada").count_try(memory.user("ada").record("four", "edit", edit))
     memory.user("eve").record("k", "edit", {"context": "of somebody else", "draft": "", "edited": ""})
     memory.set_consent("ada", store=True, train=False)
@@ -54,6 +56,7 @@ def test_a_page_of_rounds(tmp_path: Path) -> None:
     assert {"event-1", "event-2", "event-3", "event-4", "note-1", "note-3"} <= set(anchors)
     assert len(set(anchors)) == len(anchors) and all(link.removeprefix("#") in anchors for link in links)
     said = " ".join(page.texts)
+    assert "in verse" in said and "version 1, until" in said and "not in use held" in said
     assert "training is not allowed" in said and "not yet learnt from: 1" in said and "somebody else" not in said
     assert (
         "not recorded" in said

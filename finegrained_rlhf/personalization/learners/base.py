@@ -6,7 +6,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.errors import ConfigError
@@ -54,6 +54,14 @@ class Draft:
     owner: int = 0
 
 
+class EventQueue(Protocol):
+    """Who learns from events later, such as a `LearningWorker`."""
+
+    def put(self, agent: MemoryAgent, handle: UserHandle, event: Event) -> None:
+        """Learn from an event, later."""
+        ...
+
+
 class MemoryAgent(ABC):
     """What every agent does that learns from events: it derives notes from them, catches up and forgets.
 
@@ -74,6 +82,8 @@ class MemoryAgent(ABC):
 
     kinds: ClassVar[tuple[str, ...]]
     """Of events that notes are derived from."""
+    worker: EventQueue | None = None
+    """Learns from new events, so that nobody waits for it; None: who brings an event waits."""
 
     def __init__(
         self,
@@ -122,7 +132,7 @@ class MemoryAgent(ABC):
     def _tried(self, handle: UserHandle, event: Event) -> bool:
         """Learn from an event; whether it was possible."""
         try:
-            self._learn(handle, event)
+            self.learn(handle, event)
         except UNLEARNT:
             return False
         return True
@@ -157,8 +167,26 @@ class MemoryAgent(ABC):
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """The notes that follow from an event."""
 
-    def _learn(self, handle: UserHandle, event: Event) -> None:
-        """Write what follows from an event; where it cannot be learnt from, that is counted, and raised."""
+    def _take_up(self, handle: UserHandle, event: Event) -> None:
+        """Learn from an event that is new, now or by the worker."""
+        if event.applied:
+            return
+        if self.worker is None:
+            self.learn(handle, event)
+        else:
+            self.worker.put(self, handle, event)
+
+    def learn(self, handle: UserHandle, event: Event) -> None:
+        """Write what follows from an event; where it cannot be learnt from, that is counted, and raised.
+
+        Args:
+            handle: of the user.
+            event: that was recorded.
+
+        Raises:
+            ReplyError: nothing can be derived from the event now.
+            FineGrainedError: the language model is out of reach, or what follows is refused.
+        """
         try:
             self._apply(handle, event)
         except UNLEARNT:
@@ -167,10 +195,11 @@ class MemoryAgent(ABC):
 
     def _apply(self, handle: UserHandle, event: Event) -> None:
         for left in reversed(range(_TRIES)):
+            decisions = handle.decisions()
             try:
                 with asked_for(handle.answer_owner):
                     changes = self._derive(handle, event)
-                handle.apply(event, changes)
+                handle.apply(event, changes, decisions)
                 return
             except NoteConflictError:
                 if not left:
@@ -267,8 +296,7 @@ class Learner(MemoryAgent):
         handle = self.memory.user(user, draft.owner)
         body = {"context": context, "draft": draft.text, "edited": edited, "preference": draft.preference}
         event = handle.record(draft.key, EDIT, body, {"notes": list(draft.retrieved)})
-        if not event.applied:
-            self._learn(handle, event)
+        self._take_up(handle, event)
         return self._cost(body)
 
     @abstractmethod

@@ -136,8 +136,7 @@ class ConversationAgent(MemoryAgent):
             "remark": None if remark is None else asdict(remark),
         }
         event = handle.record(answered.key, TURN, body)
-        if not event.applied:
-            self._learn(handle, event)
+        self._take_up(handle, event)
 
     @abstractmethod
     def _answer(

@@ -230,8 +230,7 @@ class Pahf(MemoryAgent):
     def _take_in(self, handle: UserHandle, key: str, kind: str, says: dict[str, Any], used: dict[str, Any]) -> None:
         """M_t → M_{t+1}: the remark is recorded, then what follows from it is derived and written at once."""
         event = handle.record(key, kind, says, used)
-        if not event.applied:
-            self._learn(handle, event)
+        self._take_up(handle, event)
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """Detect, summarise, integrate (section 3.4)."""

@@ -67,11 +67,11 @@ class RetrievingLearner(Learner):
 
 
 def _contexts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
-    """The contexts of the edits that notes were derived from."""
-    contexts = {event.id: str(event.body["context"]) for event in handle.events(EDIT)}
-    if not all(note.event in contexts for note in notes):
+    """The contexts of the edits that notes are of, by whose keys they are known."""
+    contexts = {event.key: str(event.body["context"]) for event in handle.events(EDIT)}
+    if not all(note.key in contexts for note in notes):
         raise ForgottenUserError("the user was forgotten while vectors were made anew")
-    return [contexts[note.event] for note in notes]
+    return [contexts[note.key] for note in notes]
 
 
 class IclEdit(RetrievingLearner):
@@ -213,9 +213,11 @@ class ExploreThenExploit(Learner):
         return Draft(key, self._write(context, preference), preference, () if note is None else (note.key,))
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
-        if handle.note(self.NOTE) is not None:
+        note = handle.note(self.NOTE, unused=True)
+        if note is not None and note.state in ("used", "held"):
             return []
-        explored = handle.events(EDIT)[: self._rounds]
+        since = 0 if note is None else note.decided  # what somebody removed is explored anew
+        explored = [edit for edit in handle.events(EDIT) if edit.id > since][: self._rounds]
         if len(explored) < self._rounds:
             return []
         preference = self._infer([edit.body for edit in explored])

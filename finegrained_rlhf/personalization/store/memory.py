@@ -46,15 +46,29 @@ CREATE TABLE secret (id INTEGER PRIMARY KEY, key BLOB NOT NULL);
 CREATE TABLE epochs (place INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
 CREATE TABLE refusals (name BLOB PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID
 """  # what files of before epochs lack
-_STEPS = {"evidence": _SCHEMA, "refusals": _OF_HASHES}  # by a table that is there after it; each in one transaction
-_TABLES = {"users", "events", "notes", "unfinished", "evidence", "secret", "epochs", "refusals", "sqlite_sequence"}
+_OF_DECISIONS = """
+CREATE TABLE versions (
+    user INTEGER NOT NULL REFERENCES users (id), note TEXT NOT NULL, version INTEGER NOT NULL, body TEXT NOT NULL,
+    event INTEGER NOT NULL, state INTEGER NOT NULL, valid_from REAL, valid_to REAL, removed INTEGER NOT NULL,
+    PRIMARY KEY (user, note, version)
+) WITHOUT ROWID;
+ALTER TABLE users ADD COLUMN decisions INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notes ADD COLUMN state INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notes ADD COLUMN valid_from REAL;
+ALTER TABLE notes ADD COLUMN valid_to REAL;
+ALTER TABLE notes ADD COLUMN decided INTEGER NOT NULL DEFAULT 0
+"""  # what files of before decisions on notes lack
+_STEPS = {"evidence": _SCHEMA, "refusals": _OF_HASHES, "versions": _OF_DECISIONS}
+# by a table that is there after it; all in one transaction, after which `user_version` says how many
+_TABLES = {"users", "events", "notes", "unfinished", "evidence", "secret", "epochs", "refusals", "versions"}
 
 
 class Database:
     """A connection to the file; threads take turns on it, and a forked process opens its own.
 
     Deleted content is overwritten (`secure_delete`). What a kill leaves half-removed is removed at the next opening. A
-    file from before evidence, times and decisions, or epochs and refusals were kept gets tables and columns for them.
+    file from before evidence, times and consents, epochs and refusals, or decisions on notes were kept gets tables and
+    columns for them.
 
     Args:
         path: the file; its directory is made. Not on a network file system.
@@ -98,7 +112,9 @@ class Database:
         connection = sqlite3.connect(self.path, timeout=self._patience_s, isolation_level=None, check_same_thread=False)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        if tables - _TABLES or (tables and application != _APPLICATION):
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # 0 before versions were kept
+        tables -= {"sqlite_sequence"}
+        if tables - _TABLES or version > len(_STEPS) or (tables and application != _APPLICATION):
             connection.close()
             raise sqlite3.DatabaseError("it is another program's database, or a later version's")
         execute_patiently(connection, "PRAGMA journal_mode = WAL", self._patience_s)
@@ -112,6 +128,7 @@ class Database:
                     connection.execute(statement)
             connection.execute("INSERT OR IGNORE INTO secret (id, key) VALUES (1, ?)", (secrets.token_bytes(32),))
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {len(_STEPS)}")
             connection.execute("COMMIT")
         return connection
 

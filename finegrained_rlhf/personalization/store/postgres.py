@@ -56,8 +56,23 @@ CREATE TABLE epochs (place INTEGER PRIMARY KEY, epoch BIGINT NOT NULL);
 CREATE TABLE refusals (name BYTEA PRIMARY KEY, at DOUBLE PRECISION NOT NULL);
 ALTER TABLE refusals ALTER name SET STATISTICS 0
 """  # what schemas of before epochs lack
-_OLD_TABLES = {"users", "events", "notes", "evidence", "unfinished"}
-_TABLES = {*_OLD_TABLES, "secret", "epochs", "refusals"}
+_OF_DECISIONS = """
+CREATE TABLE versions (
+    "user" BIGINT NOT NULL REFERENCES users (id), note BYTEA NOT NULL, version BIGINT NOT NULL, body TEXT NOT NULL,
+    event BIGINT NOT NULL, state SMALLINT NOT NULL, valid_from DOUBLE PRECISION, valid_to DOUBLE PRECISION,
+    removed BIGINT NOT NULL, PRIMARY KEY ("user", note, version)
+);
+ALTER TABLE versions ALTER note SET STATISTICS 0, ALTER body SET STATISTICS 0;
+ALTER TABLE users ADD COLUMN decisions BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE notes ADD COLUMN state SMALLINT NOT NULL DEFAULT 0, ADD COLUMN valid_from DOUBLE PRECISION,
+    ADD COLUMN valid_to DOUBLE PRECISION, ADD COLUMN decided BIGINT NOT NULL DEFAULT 0
+"""  # what schemas of before decisions on notes lack
+_STEPS = {
+    _SCHEMA: {"users", "events", "notes", "evidence", "unfinished"},
+    _OF_HASHES: {"secret", "epochs", "refusals"},
+    _OF_DECISIONS: {"versions"},
+}  # which tables each makes
+_TABLES = set().union(*_STEPS.values())
 _STEP_S = 0.05  # others queue behind a VACUUM that waits for a table: it waits no longer at once
 # Rows that a transaction still sees are kept by VACUUM FULL: those of sessions here, of standbys that report what they
 # read, and of transactions that were prepared.
@@ -181,7 +196,7 @@ class PostgresDatabase:
                 while connection.execute(_SEES_DELETED).fetchone():
                     _pause(until, "other sessions can still read it")
                 connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{round(_STEP_S * 1000)}ms",))
-                for table in ("evidence", "notes", "events", "users"):
+                for table in ("evidence", "versions", "notes", "events", "users"):
                     self._rewrite(connection, table, until)
                 connection.execute("DELETE FROM unfinished WHERE id = ANY (%s)", (marks,))
         except StoreError as error:
@@ -249,24 +264,27 @@ class PostgresDatabase:
         if space is None:
             connection.execute(f"CREATE SCHEMA {self._schema}")
             connection.execute(f"COMMENT ON SCHEMA {self._schema} IS '{_MARK}'")
-            self._make_tables(connection, f"{_SCHEMA};\n{_OF_HASHES}")
+            self._make_tables(connection, set())
             return
         tables = connection.execute(
             "SELECT relname, pg_has_role(relowner, 'USAGE') FROM pg_class WHERE relnamespace = %s AND relkind = 'r'",
             (space[0],),
         ).fetchall()
         names = {name for name, _ in tables}
-        if space[1] != _MARK or names not in (_OLD_TABLES, _TABLES):
+        partly = [step for step in _STEPS.values() if names & step and step - names]
+        if space[1] != _MARK or names - _TABLES or partly or not names:
             raise StoreError(f"schema {self._schema}: it is another program's, or another version's")
         if not all(own for _, own in tables):
             raise StoreError(f"schema {self._schema}: its tables are another role's, and only theirs can rewrite them")
-        if names == _OLD_TABLES:
-            self._make_tables(connection, _OF_HASHES)
+        if names != _TABLES:
+            self._make_tables(connection, names)
 
-    def _make_tables(self, connection: Any, statements: str) -> None:
-        for statement in statements.split(";\n"):
-            connection.execute(statement)
-        connection.execute("INSERT INTO secret (id, key) VALUES (1, %s)", (secrets.token_bytes(32),))
+    def _make_tables(self, connection: Any, there: set[str]) -> None:
+        for statements, tables in _STEPS.items():
+            for statement in () if tables <= there else statements.split(";\n"):
+                connection.execute(statement)
+        key = (secrets.token_bytes(32),)
+        connection.execute("INSERT INTO secret (id, key) VALUES (1, %s) ON CONFLICT DO NOTHING", key)
 
 
 class _Session:

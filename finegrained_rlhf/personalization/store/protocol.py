@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
@@ -46,6 +46,7 @@ class MemoryLimits:
         vector_bytes: of a note's vector.
         events: of one user.
         notes: of one user.
+        versions: earlier ones of a note that are kept; this alone refuses nothing: the oldest go.
     """
 
     name_bytes: int = 256
@@ -53,6 +54,7 @@ class MemoryLimits:
     vector_bytes: int = 65_536
     events: int = 100_000
     notes: int = 10_000
+    versions: int = 100
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -122,6 +124,12 @@ class Event:
     tries: int = 0
 
 
+NOTE_DECISION = "note"
+"""The kind of the events by which somebody decided on one note."""
+NoteAction = Literal["correct", "delete", "expire", "hold", "release"]
+NoteState = Literal["used", "held", "expired", "deleted"]
+
+
 @dataclass(frozen=True)
 class Note:
     """Something that was derived from events.
@@ -132,6 +140,10 @@ class Note:
         vector: by which it is retrieved, as bytes; None for a note that is not.
         version: 1 for a new note, one more with each change.
         event: id of the event that it was last derived from.
+        state: agents see notes that are `used`, and no others.
+        valid_from: since when this version holds, in seconds since 1970 (UTC); None where that was not kept.
+        valid_to: until when; None: until something else is known.
+        decided: id of the latest event by which somebody corrected, deleted or expired the note; 0 for none.
     """
 
     key: str
@@ -139,6 +151,44 @@ class Note:
     vector: bytes | None
     version: int
     event: int
+    state: NoteState = "used"
+    valid_from: float | None = None
+    valid_to: float | None = None
+    decided: int = 0
+
+
+@dataclass(frozen=True)
+class NoteDecision:
+    """What a user, or the application, decides on one note.
+
+    Attributes:
+        note: its key.
+        action: `correct` puts fields in the place of the note's own; `delete` and `hold` keep the note from use, and so
+            does `expire` from a time on; `release` ends a hold and an expiry.
+        body: fields of the note's body, for `correct` alone.
+        until: for `expire`, in seconds since 1970 (UTC); None is now.
+        by: who decides.
+        expected: the version that was seen; None takes any.
+
+    Raises:
+        ConfigError: no such action or person, or fields and times where none belong.
+    """
+
+    note: str
+    action: NoteAction
+    body: Mapping[str, Any] = field(default_factory=dict)
+    until: float | None = None
+    by: Literal["user", "application"] = "application"
+    expected: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, names in (("action", get_args(NoteAction)), ("by", ("user", "application"))):
+            if getattr(self, name) not in names:
+                raise ConfigError(f"{name}: expected one of {', '.join(names)}, got {getattr(self, name)!r}")
+        if bool(self.body) != (self.action == "correct"):
+            raise ConfigError("body: expected fields of the note with action correct, and with no other action")
+        if self.until is not None and self.action != "expire":
+            raise ConfigError("until: expected with action expire alone")
 
 
 @dataclass(frozen=True)
@@ -223,18 +273,58 @@ class UserHandle(Protocol):
         """
         ...
 
-    def apply(self, event: Event, changes: Sequence[NoteChange] = ()) -> bool:
+    def decide(self, decision: NoteDecision, key: str | None = None) -> Event:
+        """Correct, delete, expire, hold or release one note, at once and whole; the event is the evidence.
+
+        The version before is kept in the history, but for its vector. What agents derive from earlier events does not
+        change a note again that was corrected, deleted or expired.
+
+        Args:
+            decision: on which note, and what.
+            key: idempotency key of the event; a random one by default. The same decision again changes nothing.
+
+        Returns:
+            The event, of the kind `NOTE_DECISION`.
+
+        Raises:
+            DataError: there is no such note, or it has no such field, or none of that type.
+            NoteConflictError: the note has another version than the one that was seen.
+            RepeatedKeyError: the key was used for another event.
+            MemoryLimitError: a corrected note is too large, or the event one too many.
+            ForgottenUserError: the user was forgotten.
+            ConsentError: a correction, where the user has not allowed that anything is stored.
+        """
+        ...
+
+    def decisions(self) -> int:
+        """How many decisions on notes there were; 0 for nobody."""
+        ...
+
+    def history(self, key: str | None = None) -> list[Note]:
+        """Earlier versions of one note or of all, the oldest first, without vectors, with the times they held.
+
+        Args:
+            key: of the note; None for all.
+        """
+        ...
+
+    def apply(self, event: Event, changes: Sequence[NoteChange] = (), decisions: int | None = None) -> bool:
         """Write what follows from an event, all of it or nothing, and mark the event.
+
+        A change is left out where somebody has decided otherwise: the note is held, or it was corrected, deleted or
+        expired after the event, or it says what somebody removed after the event.
 
         Args:
             event: that was recorded.
-            changes: of notes, each with the version that it was derived from.
+            changes: of notes, each with the version that it was derived from; 0 where none is in use.
+            decisions: `decisions()` as it was before the changes were derived; None does not compare.
 
         Returns:
             Whether it was written; False where another process had applied the event before.
 
         Raises:
-            NoteConflictError: a note has another version by now: nothing was written; derive again.
+            NoteConflictError: a note has another version by now, or somebody has decided on one meanwhile: nothing was
+                written; derive again.
             MemoryLimitError: a note is too large, or one too many.
             ForgottenUserError: the user was forgotten, or the event is not this user's.
         """
@@ -274,16 +364,25 @@ class UserHandle(Protocol):
         """Events that nothing was derived from yet, the oldest first, also those for which that failed."""
         ...
 
-    def notes(self) -> list[Note]:
-        """The user's notes, in the order of the events that they were last derived from."""
+    def notes(self, unused: bool = False) -> list[Note]:
+        """The user's notes, in the order of the events that they were last derived from.
+
+        Args:
+            unused: also those that are held, expired or deleted.
+        """
         ...
 
-    def note(self, key: str) -> Note | None:
-        """One note; None where there is none of that key."""
+    def note(self, key: str, unused: bool = False) -> Note | None:
+        """One note; None where there is none of that key.
+
+        Args:
+            key: of the note.
+            unused: also one that is held, expired or deleted.
+        """
         ...
 
     def versions(self) -> dict[str, int]:
-        """The version of each note by its key: what has to be read again by whoever keeps notes."""
+        """The version of each note in use by its key: what has to be read again by whoever keeps notes."""
         ...
 
     def evidence(self) -> dict[str, list[tuple[int, int]]]:
@@ -352,6 +451,28 @@ class MemoryStore(Protocol):
 
         Raises:
             ConsentError: training without storing; or no storing where something is stored: then `forget` is meant.
+        """
+        ...
+
+    def export_user(self, name: str) -> dict[str, Any]:
+        """All that is stored of a user, as a JSON object with the version of its form, read at one time.
+
+        Raises:
+            DataError: there is no such user.
+        """
+        ...
+
+    def import_user(self, data: Any, name: str | None = None) -> UserHandle:
+        """Store what `export_user` gave, all of it or nothing. Events get new ids, in their order.
+
+        Args:
+            data: the JSON object.
+            name: of the user; None takes the exported one.
+
+        Raises:
+            DataError: there is such a user, or the object is not of this form.
+            MemoryLimitError: something in it is too large.
+            ConsentError: the user has refused to be stored, or consent is required and not in it.
         """
         ...
 

@@ -8,81 +8,33 @@ from __future__ import annotations
 import hmac
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.generation.wrappers import AnswerOwner
 from finegrained_rlhf.core.sqlite import MARK_UNFINISHED
+from finegrained_rlhf.personalization.store.database import SqlDatabase, SqlSession
+from finegrained_rlhf.personalization.store.notes import IN_USE, NOTE_FIELDS, NoteRows, check_room, read_note, text_of
+from finegrained_rlhf.personalization.store.portable import exported, import_rows, read_exported
 from finegrained_rlhf.personalization.store.protocol import (
+    NOTE_DECISION,
     Consent,
     ConsentError,
     Event,
     ForgottenUserError,
-    MemoryLimitError,
     MemoryLimits,
     Note,
     NoteChange,
     NoteConflictError,
+    NoteDecision,
     RepeatedKeyError,
 )
 
 _EVENT = "id, key, kind, body, applied, at, used"
-_NOTE = "key, body, vector, version, event"
 _ALL = 2**62
-
-
-class SqlSession(Protocol):
-    """An open transaction."""
-
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:
-        """Run a statement, with `?` for values; what it gives has `fetchone`, `fetchall` and `rowcount`."""
-        ...
-
-
-class SqlDatabase(Protocol):
-    """A database as the store uses it.
-
-    Attributes:
-        identity: of this opening; unlike any other's.
-        lock: what a query ends with whose row nobody else may change until the transaction ends.
-    """
-
-    identity: str
-    lock: str
-
-    def word(self, text: str) -> Any:
-        """A name or key as its column keeps it: compared byte by byte."""
-        ...
-
-    def transaction(self) -> AbstractContextManager[SqlSession]:
-        """All that is done within, or nothing.
-
-        Raises:
-            StoreError: the database cannot be written, or others held it longer than the patience.
-        """
-        ...
-
-    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of one query.
-
-        Raises:
-            StoreError: the database cannot be read.
-        """
-        ...
-
-    def scrub(self) -> None:
-        """Leave nothing of deleted content where the database keeps its tables, and empty `unfinished`.
-
-        Raises:
-            StoreError: others kept the database busy: the content is deleted, and what is left of it goes later.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of the database."""
-        ...
 
 
 class SqlHandle:
@@ -123,37 +75,70 @@ class SqlHandle:
         self._limits.name(kind, "kind")
         text = self._limits.body(body, "body")
         rests = None if used is None else self._limits.body(used, "used")
-        own = (self.number, self._database.word(key))
-        find = f'SELECT {_EVENT} FROM events WHERE "user" = ? AND key = ?'
         with self._database.transaction() as session:
             self._check_consent(session)
-            if (row := session.execute(find, own).fetchone()) is not None:
-                event = _event(row)
-                if (event.kind, row[3]) != (kind, text):
-                    raise RepeatedKeyError("key: it was used before for another event of this user")
-                return event
-            self._check_room(session, "events", self._limits.events)
-            session.execute(
-                'INSERT INTO events ("user", key, kind, body, at, used) VALUES (?, ?, ?, ?, ?, ?)',
-                (*own, self._database.word(kind), text, time.time(), rests),
-            )
-            return _event(session.execute(find, own).fetchone())
+            return self._record(session, key, kind, text, rests)[0]
 
-    def apply(self, event: Event, changes: Sequence[NoteChange] = ()) -> bool:
+    def _record(
+        self, session: SqlSession, key: str, kind: str, text: str, used: str | None, applied: int = 0
+    ) -> tuple[Event, bool]:
+        """The event, and whether it is new."""
+        own = (self.number, self._database.word(key))
+        find = f'SELECT {_EVENT} FROM events WHERE "user" = ? AND key = ?'
+        if (row := session.execute(find, own).fetchone()) is not None:
+            event = _event(row)
+            if (event.kind, row[3]) != (kind, text):
+                raise RepeatedKeyError("key: it was used before for another event of this user")
+            return event, False
+        check_room(session, "events", self.number, self._limits.events)
+        session.execute(
+            'INSERT INTO events ("user", key, kind, body, applied, at, used) VALUES (?, ?, ?, ?, ?, ?, ?)',
+            (*own, self._database.word(kind), text, applied, time.time(), used),
+        )
+        return _event(session.execute(find, own).fetchone()), True
+
+    def decide(self, decision: NoteDecision, key: str | None = None) -> Event:
+        """Correct, delete, expire, hold or release one note, as `UserHandle.decide` says."""
+        key = self._limits.name(uuid.uuid4().hex if key is None else key, "key")
+        self._limits.name(decision.note, "note")
+        text = self._limits.body({**vars(decision), "body": dict(decision.body)}, "body")
+        with self._database.transaction() as session:
+            if decision.action == "correct":
+                self._check_consent(session)
+            else:
+                self._decision(session)
+            event, new = self._record(session, key, NOTE_DECISION, text, None, applied=1)
+            if new:
+                self._rows(session).decide(decision, event.id)
+                session.execute("UPDATE users SET decisions = decisions + 1 WHERE id = ?", (self.number,))
+        return event
+
+    def decisions(self) -> int:
+        """How many decisions on notes there were."""
+        rows = self._database.read("SELECT decisions FROM users WHERE id = ?", (self.number,))
+        return int(rows[0][0]) if rows else 0
+
+    def _rows(self, session: SqlSession) -> NoteRows:
+        return NoteRows(session, self._database, self._limits, self.number)
+
+    def apply(self, event: Event, changes: Sequence[NoteChange] = (), decisions: int | None = None) -> bool:
         """Write what follows from an event, as `UserHandle.apply` says."""
         texts = [self._limits.body(change.body, "note") for change in changes]
         for change in changes:
             self._limits.name(change.key, "note key")
             self._limits.vector(change.vector)
         with self._database.transaction() as session:
-            self._decision(session)
+            decided = self._decision(session)[1]
             own = session.execute('SELECT applied FROM events WHERE id = ? AND "user" = ?', (event.id, self.number))
             if (row := own.fetchone()) is None:
                 raise ForgottenUserError("the event is not in this user's log")
             if row[0] > 0:
                 return False
+            if changes and decisions not in (None, decided):
+                raise NoteConflictError("note: somebody has decided on one meanwhile")
+            rows = self._rows(session)
             for change, text in zip(changes, texts, strict=True):
-                self._write(session, change, text, event.id)
+                rows.write(change, text, event.id)
             session.execute("UPDATE events SET applied = 1 WHERE id = ?", (event.id,))
         return True
 
@@ -180,29 +165,6 @@ class SqlHandle:
                     (body, vector, self.number, key, version),
                 )
 
-    def _write(self, session: SqlSession, change: NoteChange, text: str, event: int) -> None:
-        key = self._database.word(change.key)
-        if change.expected == 0:
-            self._check_room(session, "notes", self._limits.notes)
-            done = session.execute(
-                'INSERT INTO notes ("user", key, body, vector, version, event) VALUES (?, ?, ?, ?, 1, ?) '
-                "ON CONFLICT DO NOTHING",
-                (self.number, key, text, change.vector, event),
-            )
-        else:
-            done = session.execute(
-                "UPDATE notes SET body = ?, vector = ?, version = version + 1, event = ? "
-                'WHERE "user" = ? AND key = ? AND version = ?',
-                (text, change.vector, event, self.number, key, change.expected),
-            )
-        if done.rowcount != 1:
-            raise NoteConflictError(f"note: expected version {change.expected}, another process has changed it")
-        for source in sorted({event, *change.evidence}):
-            session.execute(
-                'INSERT INTO evidence ("user", note, version, event) VALUES (?, ?, ?, ?)',
-                (self.number, key, change.expected + 1, source),
-            )
-
     def events(self, kind: str | None = None, last: int | None = None) -> list[Event]:
         """The user's events, the oldest first; of a kind, or the latest, if asked."""
         where = "" if kind is None else " AND kind = ?"
@@ -217,21 +179,39 @@ class SqlHandle:
         statement = f'SELECT {_EVENT} FROM events WHERE "user" = ? AND applied <= 0 ORDER BY id'
         return [_event(row) for row in self._database.read(statement, (self.number,))]
 
-    def notes(self) -> list[Note]:
-        """The user's notes, in the order of the events that they were last derived from."""
-        rows = self._database.read(f'SELECT {_NOTE} FROM notes WHERE "user" = ? ORDER BY event, key', (self.number,))
-        return [_note(row) for row in rows]
+    def notes(self, unused: bool = False) -> list[Note]:
+        """The user's notes, in the order of the events that they were last derived from; if asked, the unused too."""
+        return self._select(unused, "ORDER BY event, key")
 
-    def note(self, key: str) -> Note | None:
-        """One note; None where there is none of that key."""
-        values = (self.number, self._database.word(key))
-        rows = self._database.read(f'SELECT {_NOTE} FROM notes WHERE "user" = ? AND key = ?', values)
-        return _note(rows[0]) if rows else None
+    def note(self, key: str, unused: bool = False) -> Note | None:
+        """One note; None where there is none of that key in use, or, if asked, at all."""
+        notes = self._select(unused, "AND key = ?", self._database.word(key))
+        return notes[0] if notes else None
+
+    def _select(self, unused: bool, rest: str, *values: Any) -> list[Note]:
+        now = time.time()
+        where, times = ("", ()) if unused else (IN_USE, (now,))
+        rows = self._database.read(
+            f'SELECT {NOTE_FIELDS} FROM notes WHERE "user" = ?{where} {rest}', (self.number, *times, *values)
+        )
+        return [read_note(row, now) for row in rows]
+
+    def history(self, key: str | None = None) -> list[Note]:
+        """Earlier versions of one note or of all, as `UserHandle.history` says."""
+        where, values = ("", ()) if key is None else (" AND note = ?", (self._database.word(key),))
+        rows = self._database.read(
+            "SELECT note, body, NULL, version, event, state, valid_from, valid_to, removed FROM versions "
+            f'WHERE "user" = ?{where} ORDER BY event, version, note',
+            (self.number, *values),
+        )
+        return [read_note(row) for row in rows]
 
     def versions(self) -> dict[str, int]:
-        """The version of each note by its key."""
-        rows = self._database.read('SELECT key, version FROM notes WHERE "user" = ?', (self.number,))
-        return {_text(key): int(version) for key, version in rows}
+        """The version of each note in use by its key."""
+        rows = self._database.read(
+            f'SELECT key, version FROM notes WHERE "user" = ?{IN_USE}', (self.number, time.time())
+        )
+        return {text_of(key): int(version) for key, version in rows}
 
     def evidence(self) -> dict[str, list[tuple[int, int]]]:
         """By the key of a note: (version, id of an event that this version was derived from), the oldest first."""
@@ -242,41 +222,30 @@ class SqlHandle:
         )
         evidence: dict[str, list[tuple[int, int]]] = {}
         for key, version, event in rows:
-            evidence.setdefault(_text(key), []).append((int(version), int(event)))
+            evidence.setdefault(text_of(key), []).append((int(version), int(event)))
         return evidence
 
-    def _decision(self, session: SqlSession) -> int | None:
-        """Whether the user may be stored, as the database has it; others wait until the transaction ends."""
-        result = session.execute(f"SELECT may_store FROM users WHERE id = ?{self._database.lock}", (self.number,))
+    def _decision(self, session: SqlSession) -> tuple[int | None, int]:
+        """Whether the user may be stored, and how many decisions on notes there are; others wait until the end."""
+        result = session.execute(
+            f"SELECT may_store, decisions FROM users WHERE id = ?{self._database.lock}", (self.number,)
+        )
         if (row := result.fetchone()) is None:
             raise ForgottenUserError("the user was forgotten: open a new handle to begin anew")
-        return row[0]
+        return row[0], int(row[1])
 
     def _check_consent(self, session: SqlSession) -> None:
-        decided = self._decision(session)
+        decided, _ = self._decision(session)
         if decided == 0 or (decided is None and self._consent_required):
             raise ConsentError("the user has not allowed that anything is stored (set_consent)")
-
-    def _check_room(self, session: SqlSession, table: str, limit: int) -> None:
-        (count,) = session.execute(f'SELECT COUNT(*) FROM {table} WHERE "user" = ?', (self.number,)).fetchone()
-        if count >= limit:
-            raise MemoryLimitError(f"{table}: the user has {count}, the most there may be (limits.{table})")
-
-
-def _text(word: str | bytes) -> str:
-    return word if isinstance(word, str) else word.decode()
 
 
 def _event(row: Sequence[Any]) -> Event:
     used = None if row[6] is None else json.loads(row[6])
     applied = int(row[4])  # 1: applied; 0 or below: how often that was tried in vain
     return Event(
-        int(row[0]), _text(row[1]), _text(row[2]), json.loads(row[3]), applied > 0, row[5], used, max(0, -applied)
+        int(row[0]), text_of(row[1]), text_of(row[2]), json.loads(row[3]), applied > 0, row[5], used, max(0, -applied)
     )
-
-
-def _note(row: Sequence[Any]) -> Note:
-    return Note(_text(row[0]), json.loads(row[1]), row[2], int(row[3]), int(row[4]))
 
 
 _NOT_ALLOWED = "the user has not allowed that anything is stored (set_consent)"
@@ -361,6 +330,35 @@ class SqlMemory:
                 session.execute("DELETE FROM refusals WHERE name = ?", (self._hash(name),))
         return decision
 
+    def export_user(self, name: str) -> dict[str, Any]:
+        """All that is stored of a user, as `MemoryStore.export_user` says."""
+        self.limits.name(name, "user")
+        with self._database.transaction() as session:
+            if (row := self._find(session, name)) is None:
+                raise DataError("there is no such user in the memory", field="user")
+            return exported(session, row[0], name)
+
+    def import_user(self, data: Any, name: str | None = None) -> SqlHandle:
+        """Store what was exported, as `MemoryStore.import_user` says."""
+        user = read_exported(data, self.limits, self._database.word)
+        name = self.limits.name(user.name if name is None else name, "user")
+        consent = user.consent
+        with self._database.transaction() as session:
+            epoch = self._epoch(session, name)
+            if self._find(session, name) is not None:
+                raise DataError("there is such a user in the memory already; forget them first", field="user")
+            refused = session.execute(_REFUSAL, (self._hash(name),)).fetchone() is not None
+            if refused or (consent is None and self._consent_required) or (consent and not consent.store):
+                raise ConsentError(_NOT_ALLOWED)
+            number = self._entered(session, name)
+            if consent is not None:
+                session.execute(
+                    "UPDATE users SET may_store = 1, may_train = ?, decided_at = ? WHERE id = ?",
+                    (int(consent.train), consent.at, number),
+                )
+            import_rows(session, number, user)
+        return self._handle(number, name, epoch)
+
     def forget(self, name: str) -> bool:
         """Remove a user with all that was stored, as `MemoryStore.forget` says."""
         self.limits.name(name, "user")
@@ -375,7 +373,7 @@ class SqlMemory:
                     "ON CONFLICT DO NOTHING",
                     (self._hash(name), *row),
                 )
-                for table in ("evidence", "notes", "events"):
+                for table in ("evidence", "versions", "notes", "events"):
                     session.execute(f'DELETE FROM {table} WHERE "user" = ?', row)
                 session.execute("DELETE FROM users WHERE id = ?", row)
         if row is not None or self._database.read("SELECT 1 FROM unfinished"):
