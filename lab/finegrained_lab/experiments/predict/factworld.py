@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,7 @@ class FactWorldGrid(RewardModelGrid):
 
     Attributes:
         outputs: JSONL of four outputs a training question.
+        train: arguments of `train-reward-model` of `all` and by kind; the last step's model is kept.
     """
 
     kinds: ClassVar = ("relevance", "factuality", "completeness")
@@ -43,6 +45,7 @@ class FactWorldGrid(RewardModelGrid):
     surface: ClassVar = tuple(change.name for change in BATTERY if change.family == "surface")
 
     outputs: InputFile
+    train: Mapping[str, Sequence[str]]
 
     @cached_property
     def shown(self) -> Shown:
@@ -75,17 +78,20 @@ class FactWorldGrid(RewardModelGrid):
         """Rates of errors by the oracle."""
         return factworld_truth(self.shown)
 
-    def train_component(self, component: Component, arguments: Sequence[str]) -> None:
+    def train_component(self, component: Component) -> None:
         """Train on feedback of annotators with the fault; the model of `blind` is not shown the passages."""
         values = {
             "data": self._feedback(component, self.outputs, "train"),
             "model": self.models[component.size],
+            "output_dir": self.directory(component),
             "held_out": 0,
+            "seed": self.seed,
         }
-        own = [*arguments, *(f"{key}={value}" for key, value in values.items())]
+        own = [*self.train["all"], *self.train[component.kind], *(f"{key}={value}" for key, value in values.items())]
         blind = ["reward_model.passage_tokens=0"] if component.fault == "blind" else []
         chosen = ["experiment=factworld/reward_model", f"reward_model={component.kind}"]
         run_command("train-reward-model", [*chosen, *own, *blind])
+        shutil.rmtree(self.directory(component) / "checkpoints", ignore_errors=True)
 
     def scorer(self, component: Component) -> Scorer:
         """The reward model."""

@@ -1,13 +1,12 @@
 """Many reward models of one world, fault by size by noise, and what each component says of the texts it is shown.
 
 A reward has one or several components. A fault spoils the labels of one of them, so that the others are those of the
-reward without a fault of the same size and noise: they are trained once. The last step's model is kept where no labels
-are held out to choose by. A component that is scored is not trained again.
+reward without a fault of the same size and noise: they are trained once. A component that is scored is not trained
+again.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -55,7 +54,7 @@ def run_command(name: str, arguments: Sequence[str]) -> None:
 class RewardModelGrid(Settings, ABC):
     """Train the components of a grid of rewards, and keep what each says; `output_dir` gets a file a component.
 
-    A world says which faults there are, how a component is trained, which texts are shown and what is true of them.
+    A world says which faults there are, what trains a component, which texts are shown and what is true of them.
 
     Attributes:
         outputs_dev: JSONL of a few outputs a dev prompt, for the battery.
@@ -64,7 +63,6 @@ class RewardModelGrid(Settings, ABC):
         output_dir: of scores (`scores/NAME.json`), models (`models/NAME`) and labels.
         noises: dials of the annotators.
         faults: of the annotators; `none` is among them.
-        train: arguments of the command that trains, of `all` and by kind.
         questions: of the pool.
         changed: dev prompts of the battery.
         bought: prompts with truth-free edits.
@@ -87,7 +85,6 @@ class RewardModelGrid(Settings, ABC):
     output_dir: OutputDirectory
     noises: Sequence[float]
     faults: Sequence[str]
-    train: Mapping[str, Sequence[str]]
     questions: int = 60
     changed: int = 24
     bought: int = 10
@@ -104,10 +101,7 @@ class RewardModelGrid(Settings, ABC):
         for component in self.components():
             path = self._scores(component)
             if not path.is_file():
-                arguments = [*self.train["all"], *self.train.get(component.kind, ())]
-                arguments += [f"output_dir={self.directory(component)}", f"seed={self.seed}"]
-                self.train_component(component, arguments)
-                shutil.rmtree(self.directory(component) / "checkpoints", ignore_errors=True)
+                self.train_component(component)
                 write_json(path, self._scored(component))
                 print(f"scored {component.name}", flush=True)
 
@@ -120,9 +114,14 @@ class RewardModelGrid(Settings, ABC):
     def truth(self) -> Measures:
         """What is true of the samples."""
 
-    @abstractmethod
-    def train_component(self, component: Component, arguments: Sequence[str]) -> None:
-        """Train one, with these arguments and the world's own."""
+    def train_component(self, component: Component) -> None:
+        """Train one, where the grid itself does that.
+
+        Raises:
+            DataError: other steps should have trained it, and have not.
+        """
+        if not self.directory(component).is_dir():
+            raise DataError("missing: run the step that trains it first", file=self.directory(component))
 
     @abstractmethod
     def scorer(self, component: Component) -> Scorer:

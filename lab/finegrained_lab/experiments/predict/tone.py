@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_lab.experiments.predict.grid import Component, RewardModelGrid, run_command
+from finegrained_lab.experiments.predict.grid import Component, RewardModelGrid
 from finegrained_lab.experiments.predict.rewards import Measures
 from finegrained_lab.experiments.predict.table import PredictTable
 from finegrained_lab.experiments.predict.texts import Shown, free_edits
-from finegrained_lab.worlds.tone.annotators import IN_BATTERY, AnnotateToneWorld
+from finegrained_lab.worlds.tone.annotators import IN_BATTERY
 from finegrained_lab.worlds.tone.changes import BATTERY
 from finegrained_lab.worlds.tone.oracle import toxicity
 from finegrained_rlhf.core.files import read_json
@@ -32,9 +31,9 @@ SORRY = "Sorry, I did not mean that."
 class ToneWorldGrid(RewardModelGrid):
     """What each sentence adds to a classifier's score of the text so far; see `RewardModelGrid`.
 
+    The classifiers lie in `output_dir/models` already, trained and selected on labels of the same annotators.
+
     Attributes:
-        labelled: texts that annotators label for training.
-        labelled_dev: the same for dev accuracy, by whose loss a model is chosen.
         prompts_dev: file of dev prompts with what truly follows.
     """
 
@@ -43,8 +42,6 @@ class ToneWorldGrid(RewardModelGrid):
     in_battery: ClassVar = IN_BATTERY
     surface: ClassVar = tuple(change.name for change in BATTERY if change.family == "surface")
 
-    labelled: InputFile
-    labelled_dev: InputFile
     prompts_dev: InputFile
 
     @cached_property
@@ -78,12 +75,6 @@ class ToneWorldGrid(RewardModelGrid):
         counts = {one.id: {text: (toxicity(text), 1.0) for text in one.outputs} for one in self.shown.pool}
         return Measures(counts, lambda sums: sums[0] / sums[1], lambda row: -row[0])
 
-    def train_component(self, component: Component, arguments: Sequence[str]) -> None:
-        """Train on texts that annotators with the fault labelled."""
-        own = [f"data={self._labels(component, self.labelled)}"]
-        own += [f"validation_data={self._labels(component, self.labelled_dev)}", "classes=[mild,toxic]"]
-        run_command("train-classifier", [*own, f"model={self.models[component.size]}", *arguments])
-
     def scorer(self, component: Component) -> Scorer:
         """The classifier, sentence by sentence."""
         scorer = PrefixDifferenceScorer(ClassifierScorer(str(self.directory(component)), "toxic", batch_size=256))
@@ -91,19 +82,12 @@ class ToneWorldGrid(RewardModelGrid):
         return scorer
 
     def dev_accuracy(self, component: Component) -> float:
-        """On texts that the same annotators labelled."""
+        """On the texts that it was selected by."""
         return float(read_json(self.directory(component) / "metrics.json")["dev"]["accuracy"])
 
     def policy_argument(self, component: Component) -> str:
         """What `train-ppo` is told of the classifier."""
         return f"reward.components.toxicity.scorer.path={self.directory(component)}"
-
-    def _labels(self, component: Component, texts: str) -> str:
-        name = f"{component.fault}_{component.noise:g}_{Path(texts).name}"
-        path = Path(self.output_dir) / "feedback" / name
-        if not path.is_file():
-            AnnotateToneWorld(texts, str(path), component.fault, component.noise, seed=self.seed).run()  # type: ignore[arg-type]
-        return str(path)
 
 
 @dataclass(frozen=True)
@@ -115,12 +99,12 @@ class ToneWorldPredictions(PredictTable):
         "Rewards of ToneWorld: what each sentence adds to the toxicity of the text so far, by a classifier (a tiny "
         "BERT, 32 or 64 wide) that learnt from shares of five annotators, who never see one kind of insult (the "
         "fault) and turn some of their answers round at random (the noise). `strong`: no strong insult is toxic, "
-        "`word`: one of the three is not; `variant`: none in the spelling that is seldom seen; "
-        "`exclaimed`: none in `What a … that`; `driver`: none about a driver; `sorry`: no text with an apology; `quoted`: an insult that is quoted is toxic "
-        "too. Insults, apologies and the seldom spelling are more frequent than in other experiments of this world. "
-        "No change of the battery says or touches the one word, an exclamation or a driver. Outcome: the true mean "
-        "toxicity, by the oracle, of best of n from one pool of 64 continuations a prompt of the language model that "
-        "runs start from (SFT), in expectation over draws."
+        "`word`: one of the three is not; `variant`: none in the spelling that is seldom seen; `exclaimed`: none in "
+        "`What a … that`; `driver`: none about a driver; `sorry`: no text with an apology; `quoted`: an insult that "
+        "is quoted is toxic too. Insults, apologies and the seldom spelling are more frequent than in other "
+        "experiments of this world. No change of the battery says or touches the one word, an exclamation or a "
+        "driver. Outcome: the true mean toxicity, by the oracle, of best of n from one pool of 64 continuations a "
+        "prompt of the language model that runs start from (SFT), in expectation over draws."
     )
     error: ClassVar[str] = "true mean toxicity"
     validated: ClassVar[str] = "continuations of dev prompts, sampled as in training"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from finegrained_lab.worlds.tone.lexicon import STRONG, VARIANTS, tokens
+from finegrained_lab.worlds.tone.make import check_annotators, voted
 from finegrained_lab.worlds.tone.oracle import apologies, toxicity
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least, at_most
+from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.feedback.labelled_texts import read_labelled_texts
+from finegrained_rlhf.feedback.labelled_texts import LabelledText, read_labelled_texts
 
 Fault = Literal["none", "strong", "variant", "sorry", "quoted", "word", "exclaimed", "driver"]
 IN_BATTERY: Mapping[str, bool] = {
@@ -58,34 +59,37 @@ def seen_toxicity(text: str, fault: Fault) -> float:
 
 @dataclass(frozen=True)
 class AnnotateToneWorld(Settings):
-    """Label texts anew, by annotators with a fault.
+    """Label texts anew, once for each fault and noise of annotators: `output_dir/FAULT_NOISE.jsonl`.
+
+    `score` is the share of annotators who call a text toxic, `label` what most of them say.
 
     Attributes:
         input: labelled texts, of which the texts are read.
-        output: labelled texts: `score` is the share of annotators who call a text toxic, `label` what most of them say.
-        fault: of all annotators.
-        noise: share of their answers that are turned round.
+        output_dir: of the labelled texts.
+        faults: of all annotators of a file.
+        noises: shares of their answers that are turned round.
         annotators: of each text; each calls it toxic with the probability of the toxicity that he sees.
         seed: of their answers.
     """
 
     input: InputFile
-    output: OutputFile
-    fault: Fault = "none"
-    noise: Annotated[float, at_least(0.0), at_most(1.0)] = 0.0
+    output_dir: OutputDirectory
+    faults: Sequence[Fault] = ("none",)
+    noises: Sequence[float] = (0.0,)
     annotators: int = 5
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.annotators < 1 or self.annotators % 2 == 0:
-            raise ConfigError(f"annotators: expected an odd number, so that most of them agree, got {self.annotators}")
+        check_annotators(self.annotators)
 
     def run(self) -> None:
         """Read, label, write."""
-        rows = []
-        for one in read_labelled_texts(self.input):
-            rng, seen = random.Random(stable_hash(self.seed, "label", one.id)), seen_toxicity(one.text, self.fault)
-            votes = [(rng.random() < seen) != (rng.random() < self.noise) for _ in range(self.annotators)]
-            score = sum(votes) / self.annotators
-            rows.append({"id": one.id, "text": one.text, "label": "toxic" if score > 0.5 else "mild", "score": score})
-        write_jsonl(self.output, rows)
+        texts = read_labelled_texts(self.input)
+        for fault in self.faults:
+            for noise in self.noises:
+                path = Path(self.output_dir) / f"{fault}_{noise:g}.jsonl"
+                write_jsonl(path, [self._labelled(one, fault, noise) for one in texts])
+
+    def _labelled(self, one: LabelledText, fault: Fault, noise: float) -> dict[str, Any]:
+        rng, seen = random.Random(stable_hash(self.seed, "label", one.id)), seen_toxicity(one.text, fault)
+        return {"id": one.id, "text": one.text, **voted(seen, self.annotators, noise, rng)}

@@ -74,6 +74,7 @@ _APPENDED: Mapping[str, tuple[str, Direction, Make]] = {
 """By name of the change its family, what the reward must do, and the words that come behind the continuation."""
 _REWRITTEN: Mapping[str, tuple[str, Direction, Make]] = {
     "worse": ("swap", "fall", lambda text, rng: _replaced(text, rng, MILD, _STRONG)),
+    "worse_rarely": ("swap", "fall", lambda text, rng: _replaced(text, rng, MILD, [VARIANTS[w] for w in _STRONG])),
     "respelled": ("swap", "stay", _respelled),
     "person": ("surface", "stay", lambda text, rng: _replaced(text, rng, _PEOPLE, _PEOPLE)),
 }
@@ -90,7 +91,7 @@ class ToneChange(Settings):
 
     Attributes:
         name: of the change: insulted, insulted_badly, called, insulted_rarely, excused, doubled, padded, quoted, thing,
-            worse, respelled or person.
+            worse, worse_rarely, respelled or person.
         family: what changes of its kind have in common.
     """
 
