@@ -85,7 +85,7 @@ class PredictTable(Results):
             "differences": differences(rows, OUTCOME),
             "policies": policies,
             "long_policies": longer,
-            "confirmed": confirmed(policies),
+            "confirmed": confirmed(policies) if policies else {},
         }
         self.write(result)
         draw(result, Path(self.output).with_suffix(".svg"))
@@ -163,6 +163,8 @@ class PredictTable(Results):
         columns += ["turned", *WARNINGS]
         rho = ", ".join(f"`{name}` {_interval(one, 'rho')}" for name, one in result["confirmed"].items())
         longer = result["long_policies"]
+        if not policies:
+            return "No policy was trained."
         return (
             f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; "
             f"{self.error} of {self.validated}. `turned`: the step of the first validation with an error at least "
