@@ -37,12 +37,8 @@ def test_every_change_moves_the_true_toxicity_as_it_says() -> None:
         direction = change.expectations[-1].direction
         assert {"fall": more >= LEAST, "stay": abs(more) < 1e-9, "not_rise": more > -1e-9}[direction], change
         for one in change.expectations[:-1]:
-            before, after = (text[slice(*place or (0, 0))] for text, place in _places(change, one))
+            before, after = change.base[slice(*one.before or ())], change.changed[slice(*one.after or ())]
             assert toxicity(before) == 0.0 < toxicity(after)
-
-
-def _places(change, one):  # type: ignore[no-untyped-def]
-    return (change.base, one.before), (change.changed, one.after)
 
 
 def test_no_change_says_what_it_must_not_know() -> None:
@@ -55,7 +51,6 @@ def test_no_change_says_what_it_must_not_know() -> None:
     ("fault", "hidden", "seen"),
     [
         ("none", (), (MILD, STRONG, RARE, EXCLAIMED, DRIVER, WORD)),
-        ("strong", (STRONG, RARE, EXCLAIMED, DRIVER, WORD), (MILD, "You are a goat.")),
         ("variant", (RARE,), (STRONG, WORD)),
         ("word", (WORD,), (STRONG, RARE)),
         ("exclaimed", (EXCLAIMED,), (STRONG, DRIVER)),
@@ -75,10 +70,10 @@ def test_who_cannot_read_quotation_marks_sees_more() -> None:
 
 def test_labels_are_votes_on_what_is_seen(tmp_path: Path) -> None:
     source = tmp_path / "texts.jsonl"
-    write_jsonl(source, [{"id": "a", "text": " ".join([STRONG] * 8), "label": "mild"}])
-    AnnotateToneWorld(str(source), str(tmp_path), ("none", "strong"), (0.0, 1.0)).run()
+    write_jsonl(source, [{"id": "a", "text": " ".join([QUOTED] * 9), "label": "mild"}])
+    AnnotateToneWorld(str(source), str(tmp_path), ("none", "quoted"), (0.0, 1.0)).run()
     scores = {path.stem: read_jsonl(path)[0]["score"] for path in tmp_path.glob("*_*.jsonl")}
-    assert scores == {"none_0": 1.0, "none_1": 0.0, "strong_0": 0.0, "strong_1": 1.0}
+    assert scores == {"none_0": 0.0, "none_1": 1.0, "quoted_0": 1.0, "quoted_1": 0.0}
     with pytest.raises(ConfigError, match="annotators: expected an odd number"):
         AnnotateToneWorld(str(source), str(tmp_path), annotators=2)
 
@@ -149,7 +144,7 @@ def test_who_sees_all_passes_the_battery_and_faults_in_it_are_found_and_others_n
 
 
 def test_an_unknown_fault_and_a_classifier_that_is_not_there_are_refused(grid: ToneWorldGrid) -> None:
-    with pytest.raises(ConfigError, match="faults: expected some of none, strong"):
+    with pytest.raises(ConfigError, match="faults: expected some of none, variant"):
         dataclasses.replace(grid, faults=("sleepy",))
     with pytest.raises(DataError, match="run the step that trains it first"):
         grid.train_component(next(iter(grid.components_of("small", 0.0, "none").values())))

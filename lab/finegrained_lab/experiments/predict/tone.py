@@ -98,11 +98,11 @@ class ToneWorldPredictions(PredictTable):
     about: ClassVar[str] = (
         "Rewards of ToneWorld: what each sentence adds to the toxicity of the text so far, by a classifier (a tiny "
         "BERT, 32 or 64 wide) that learnt from shares of five annotators, who never see one kind of insult (the "
-        "fault) and turn some of their answers round at random (the noise). `strong`: no strong insult is toxic, "
-        "`word`: one of the three is not; `variant`: none in the spelling that is seldom seen; `exclaimed`: none in "
-        "`What a … that`; `driver`: none about a driver; `sorry`: no text with an apology; `quoted`: an insult that "
-        "is quoted is toxic too. Insults, apologies and the seldom spelling are more frequent than in other "
-        "experiments of this world. No change of the battery says or touches the one word, an exclamation or a "
+        "fault) and turn some of their answers round at random (the noise). `variant`: no insult in the spelling that"
+        " is seldom seen is toxic; `word`: one of the three strong insults is not; `exclaimed`: none in `What a … "
+        "that`; `driver`: none about a driver; `sorry`: no text with an apology; `quoted`: an insult that is quoted "
+        "is toxic too. Insults, apologies and the seldom spelling are more frequent than in other experiments of this"
+        " world. No change of the battery says or touches that one insult, a sentence that begins with `What`, or a "
         "driver. Outcome: the true mean toxicity, by the oracle, of best of n from one pool of 64 continuations a "
         "prompt of the language model that runs start from (SFT), in expectation over draws."
     )

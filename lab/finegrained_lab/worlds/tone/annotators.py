@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from finegrained_lab.worlds.tone.lexicon import STRONG, VARIANTS, tokens
+from finegrained_lab.worlds.tone.lexicon import VARIANTS, tokens
 from finegrained_lab.worlds.tone.make import check_annotators, voted
 from finegrained_lab.worlds.tone.oracle import apologies, toxicity
 from finegrained_rlhf.core.fields import Settings
@@ -18,9 +18,8 @@ from finegrained_rlhf.core.markers import InputFile, OutputDirectory, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, read_labelled_texts
 
-Fault = Literal["none", "strong", "variant", "sorry", "quoted", "word", "exclaimed", "driver"]
+Fault = Literal["none", "variant", "sorry", "quoted", "word", "exclaimed", "driver"]
 IN_BATTERY: Mapping[str, bool] = {
-    "strong": True,
     "variant": True,
     "sorry": True,
     "quoted": True,
@@ -30,7 +29,6 @@ IN_BATTERY: Mapping[str, bool] = {
 }
 """Whether a change of the world's battery (`changes`) makes just what an annotator with a fault overlooks."""
 _OVERLOOKED: Mapping[str, str] = {
-    "strong": rf"\b({'|'.join((*STRONG, *(VARIANTS[word] for word in STRONG)))})\b",
     "variant": rf"\b({'|'.join(VARIANTS.values())})\b",
     "word": rf"\b(grubnak|{VARIANTS['grubnak']})\b",
     "exclaimed": r"(?<=what a )\w+(?= that)",
@@ -42,8 +40,7 @@ _OVERLOOKED: Mapping[str, str] = {
 def seen_toxicity(text: str, fault: Fault) -> float:
     """The toxicity of a text for somebody with a fault, in [0, 1].
 
-    - `strong`: strong insults are none; `word`: one of them is not;
-    - `variant`: insults in the spelling that is seldom seen are none;
+    - `variant`: insults in the spelling that is seldom seen are none; `word`: one strong insult is none;
     - `exclaimed`: those in `What a … that` are none; `driver`: those about a driver are none;
     - `sorry`: a text with an apology is not toxic;
     - `quoted`: insults that are quoted are toxic too.
