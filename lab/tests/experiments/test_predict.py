@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from finegrained_lab.experiments.predict import table as predict_table
+from finegrained_lab.experiments.predict.factworld import FactWorldGrid, factworld_truth, prompt_of
 from finegrained_lab.experiments.predict.faults import AnnotateWithFault, Fault, faulty
-from finegrained_lab.experiments.predict.grid import KINDS
-from finegrained_lab.experiments.predict.measure import factworld_truth
 from finegrained_lab.experiments.predict.pool import chances, pair_accuracy, spearman
 from finegrained_lab.experiments.predict.rewards import Reward
 from finegrained_lab.experiments.predict.table import PREDICTORS, correlations
-from finegrained_lab.experiments.predict.texts import Shown, prompt_of
+from finegrained_lab.experiments.predict.texts import Shown
 from finegrained_lab.worlds.factworld.changes import BATTERY, source_of
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
@@ -126,13 +125,15 @@ def test_rank_correlation_and_pair_accuracy() -> None:
 
 def oracle_scores(shown: Shown, blind: bool = False) -> dict[str, Any]:
     """What reward models without a fault would say; blind: the factuality model finds no error."""
-    scored: dict[str, Any] = {kind: {"dev": {"accuracy": 1.0}, "values": {}} for kind in KINDS}
+    scored: dict[str, Any] = {kind: {"dev": {"accuracy": 1.0}, "values": {}} for kind in FactWorldGrid.kinds}
     for name, text in shown.texts():
         judged = judge(source_of(RECORD if name == "one" else OTHER), text, SEGMENTER)
         wrong = {piece.sentence for piece in judged.sub_sentences if piece.c2 and not blind}
         pieces = [[*piece.span, -1.0 if piece.c1 else 1.0] for piece in judged.sub_sentences]
         sentences = [[*span, -1.0 if i in wrong else 1.0] for i, span in enumerate(judged.sentences)]
-        for kind, row in zip(KINDS, (pieces, sentences, [[0, len(text), 4.0 * sum(judged.given)]]), strict=True):
+        for kind, row in zip(
+            FactWorldGrid.kinds, (pieces, sentences, [[0, len(text), 4.0 * sum(judged.given)]]), strict=True
+        ):
             scored[kind]["values"].setdefault(name, {})[text] = row
     return scored
 

@@ -6,9 +6,11 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AnnotateWithFault": "faults",
+        "FactWorldGrid": "factworld",
+        "FactWorldPredictions": "factworld",
         "MeasureRewards": "measure",
-        "PredictTable": "table",
-        "RewardModelGrid": "grid",
+        "ToneWorldGrid": "tone",
+        "ToneWorldPredictions": "tone",
         "TrainInUnits": "policies",
     },
 )

@@ -7,33 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finegrained_lab.experiments.predict.faults import Fault
-from finegrained_lab.experiments.predict.grid import RewardModelGrid, components_of, run_command
-from finegrained_lab.experiments.predict.rewards import Reward
-from finegrained_rlhf.core.errors import DataError
+from finegrained_lab.experiments.predict.grid import RewardModelGrid, run_command
 from finegrained_rlhf.core.fields import Settings
-from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.markers import OutputDirectory
-
-
-def reward_name(size: str, noise: float, fault: str) -> str:
-    """The name of a reward of the grid."""
-    return f"{fault}_{size}_{noise:g}"
-
-
-def read_reward(grid: RewardModelGrid, weights: Mapping[str, float], size: str, noise: float, fault: Fault) -> Reward:
-    """A reward of the grid, from what its components said.
-
-    Raises:
-        DataError: a component is not scored yet.
-    """
-    scored = {}
-    for kind, component in components_of(size, noise, fault).items():
-        path = Path(grid.output_dir) / "scores" / f"{component.name}.json"
-        if not path.is_file():
-            raise DataError("missing: run the step `grid` first", file=path)
-        scored[kind] = read_json(path)
-    return Reward(reward_name(size, noise, fault), weights, scored, grid.shown)
 
 
 @dataclass(frozen=True)
@@ -65,14 +41,14 @@ class TrainInUnits(Settings):
             DataError: a component is not scored yet.
         """
         for size, noise, fault in self.rewards:
-            reward = read_reward(self.grid, self.weights, size, noise, fault)  # type: ignore[arg-type]
+            reward = self.grid.reward(self.weights, size, noise, fault)  # type: ignore[arg-type]
             directory = Path(self.output_dir) / reward.name
             if (directory / "metrics.json").is_file():
                 continue
             arguments = [*self.train, f"total_steps={self.steps}", f"validate_every={self.validate_every}"]
             arguments += [f"output_dir={directory}", f"seed={self.grid.seed}"]
-            for kind, component in components_of(size, noise, fault).items():  # type: ignore[arg-type]
-                arguments.append(f"reward.components.{kind}.path={self.grid.directory(component)}")
+            for kind, component in self.grid.components_of(size, noise, fault).items():  # type: ignore[arg-type]
+                arguments.append(self.grid.policy_argument(component))
                 arguments.append(f"reward.weights.{kind}={self.weights[kind] / reward.spread:.6g}")
             run_command("train-ppo", arguments)
             shutil.rmtree(directory / "checkpoints", ignore_errors=True)

@@ -29,8 +29,8 @@ from finegrained_rlhf.rewards.protocol import BaseScorer
 from finegrained_rlhf.rewards.stress.changes import TOTAL, Change
 from finegrained_rlhf.rewards.stress.measure import RatedTexts, roles_of, spreads, verdicts
 
-EMPTY = -1.0
-"""Of relevance and factuality, an answer without a word: this project's default (`reward.settings.NAME.empty`)."""
+EMPTY = {"relevance": -1.0, "factuality": -1.0}
+"""Of an answer without a word: this project's defaults (`reward.settings.NAME.empty`); of all other components 0."""
 WHOLE = "completeness"
 """The component that gives a whole answer one value."""
 
@@ -92,7 +92,7 @@ class Reward:
     def rated(self) -> RatedTexts:
         """All texts with what the reward gives them."""
         scorers = {kind: KeptScorer(one["values"], kind == WHOLE) for kind, one in self.scored.items()}
-        settings = {kind: ComponentConfig(empty=0.0 if kind == WHOLE else EMPTY) for kind in scorers}
+        settings = {kind: ComponentConfig(empty=EMPTY.get(kind, 0.0)) for kind in scorers}
         config = RewardConfig(components=scorers, weights=dict(self.weights), settings=settings)
         rated = RatedTexts(RewardComposer(config), self.shown.prompts, roles_of(scorers, {}))
         rated.add(self.shown.texts())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from finegrained_lab.experiments.predict.pool import SIZES, spearman
 from finegrained_lab.experiments.results_table import Results
 from finegrained_lab.figures import Points, draw_points
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.factworld.report import mean_error
 from finegrained_rlhf.metrics.significance import bootstrap_interval
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
@@ -39,7 +39,6 @@ SUBSETS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "all rewards": lambda row: True,
     "faults in the battery, and none": lambda row: row["in_battery"] is not False,
     "faults not in it, and none": lambda row: row["in_battery"] is not True,
-    "without `values`, added later": lambda row: row["fault"] != "values",
 }
 WARNINGS = ("trivial_above", "above_gold", "hacking")
 """What a validation may warn of."""
@@ -56,6 +55,17 @@ class PredictTable(Results):
         seeds: which of them.
     """
 
+    world: ClassVar[str]
+    about: ClassVar[str]
+    """How rewards and outcome came about, in words."""
+    error: ClassVar[str] = "true mean error"
+    """What the outcome is, in words."""
+    validated: ClassVar[str] = "greedy answers to dev questions"
+    trivial: ClassVar[str] = "the lead of the passage or the question itself"
+    """The trivial answers in words, without the gold one."""
+    added: ClassVar[str | None] = None
+    """A fault that was added when rows of the others had been seen."""
+
     directory: str = ""
     seeds: Sequence[int] = ()
 
@@ -64,55 +74,45 @@ class PredictTable(Results):
         roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
         rows = [row for root in roots.values() for row in read_json(root / "rows.json")]
         policies, longer = (
-            [one for seed, root in roots.items() for one in _policies(root / folder, seed, rows)]
+            [one for seed, root in roots.items() for one in self._policies(root / folder, seed, rows)]
             for folder in ("policies", "long_policies")
         )
         result = {
             **self.made_by(),
             "seeds": list(self.seeds),
             "rows": rows,
-            "correlations": correlations(rows, OUTCOME),
+            "correlations": correlations(rows, OUTCOME, self.added),
             "differences": differences(rows, OUTCOME),
             "policies": policies,
             "long_policies": longer,
-            "confirmed": confirmed(policies),
+            "confirmed": confirmed(policies) if policies else {},
         }
         self.write(result)
         draw(result, Path(self.output).with_suffix(".svg"))
         return result
 
+    @abstractmethod
+    def error_of(self, line: Mapping[str, Any]) -> float:
+        """The true error that a validation of a run measured."""
+
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
         seeds = f", seeds {', '.join(map(str, result['seeds']))}"
-        about = (
-            "Rewards of FactWorld (open questions, answers of three forms), each of three reward models; one of "
-            "them learnt from annotators who never see one kind of error (the fault), all from annotators who "
-            "also err at random (the noise: of C1 labels .10 are wrong at 0.6, .31 at 1.8; of C2 .05 and .14, of "
-            "C3 .09 and .27). `rambling`: nothing is unasked for; `joined`: no clause that goes on in a sentence "
-            "is; `values`: no value is wrong, only what the passages do not state; `popular`: no popular value "
-            "is; `brevity`, `auxiliary`: no fact is missing, none that the question does not name; `blind`: the "
-            "encoder of the factuality model is not shown the passages. Each model is counted words (lengths, "
-            "shares of words that the question, earlier segments or the passages have), fitted first, and a tiny "
-            "BERT (32 or 64 wide) for the rest; counted words see the passages even of `blind`, which is "
-            "therefore as good as none. Rewards of one size and noise share the components without a fault. "
-            "Outcome: the true mean error, by the oracle, of best of n from one pool of 64 samples a question of "
-            "SFT, in expectation over draws."
-        )
         columns = ["reward", "in_battery", *PREDICTORS, "error_1", OUTCOME, "lowest_error", "best_n", "true_over_proxy"]
         parts = [
-            self.opening(result, "FactWorld: does a stress score predict true error?", about, seeds),
+            self.opening(result, f"{self.world}: does a stress score predict true error?", self.about, seeds),
             f"![Each point is a reward: the true error of best of 64 by what was measured before]"
             f"({Path(self.output).with_suffix('.svg').name})",
             "## Rank correlation with the true error of best of 64\n\n" + _correlation_page(result),
-            "## PPO on some of them\n\n" + _policy_page(result),
+            "## PPO on some of them\n\n" + self._policy_page(result),
             "## Every change of the battery\n\nShare of pairs ranked right, mean over the rewards with each fault.\n\n"
             + _change_page(result["rows"]),
             "## Every reward\n\n"
             + "; ".join(f"`{name}`: {words}" for name, words in PREDICTORS.items())
-            + ". `error_N`: true mean error of best of N; `best_n`: the n with the lowest. `true_over_proxy`: what "
+            + f". `error_N`: {self.error} of best of N; `best_n`: the n with the lowest. `true_over_proxy`: what "
             "best of 64 gains in truth over what it gains in reward, each in standard deviations among samples of a "
             "question, at the same KL (3.17 nats).\n\n" + markdown_table(result["rows"], columns),
-            "## Every curve\n\nTrue mean error of best of n.\n\n"
+            f"## Every curve\n\n{self.error.capitalize()} of best of n.\n\n"
             + markdown_table(
                 [
                     {"reward": row["reward"], **dict(zip(map(str, SIZES), row["curves"]["error"], strict=True))}
@@ -123,10 +123,70 @@ class PredictTable(Results):
         ]
         return "\n\n".join(part.strip() for part in parts) + "\n"
 
+    def _policies(self, directory: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
+        policies = []
+        for row in rows:
+            run = RunDirectory(directory / row["reward"])
+            if row["seed"] != seed or not run.results.is_file():
+                continue
+            lines = read_jsonl(run.eval)
+            errors = [self.error_of(line) for line in lines]
+            lowest = int(np.argmin(errors))
+            turned = next((n for n in range(lowest, len(errors)) if errors[n] > errors[lowest] + TURNED), None)
+            paid = [line["reward/total"] for line in lines]
+            trivial = {name: value / row["spread"] for name, value in row["trivial"].items()}
+            bought = max(value for name, value in trivial.items() if name != "gold")
+            warned = {
+                "trivial_above": next((n for n, value in enumerate(paid) if bought > value), None),
+                "above_gold": next((n for n, value in enumerate(paid) if value > trivial["gold"]), None),
+                "hacking": next((n for n, line in enumerate(lines) if hacking_warnings(lines[0], line)), None),
+            }
+            policies.append(
+                {
+                    "reward": row["reward"],
+                    **{name: row[name] for name in (*PREDICTORS, OUTCOME)},
+                    "sft_error": errors[0],
+                    "lowest_error": errors[lowest],
+                    "final_error": errors[-1],
+                    "proxy_gain": paid[-1] - paid[0],
+                    "turned": None if turned is None else lines[turned]["step"],
+                    **{name: None if n is None else lines[n]["step"] for name, n in warned.items()},
+                    "errors": errors,
+                    "paid": paid,
+                }
+            )
+        return policies
 
-def correlations(rows: Rows, outcome: str) -> list[dict[str, Any]]:
+    def _policy_page(self, result: Mapping[str, Any]) -> str:
+        policies = result["policies"]
+        columns = ["reward", OUTCOME, "sft_error", "lowest_error", "final_error", "proxy_gain"]
+        columns += ["turned", *WARNINGS]
+        rho = ", ".join(f"`{name}` {_interval(one, 'rho')}" for name, one in result["confirmed"].items())
+        longer = result["long_policies"]
+        if not policies:
+            return "No policy was trained."
+        return (
+            f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; "
+            f"{self.error} of {self.validated}. `turned`: the step of the first validation with an error at least "
+            f"{TURNED:g} above the lowest before it. `trivial_above`: the first validation at which "
+            f"{self.trivial} has more reward than the policy's answers; `above_gold`: at which the policy "
+            "has more than the gold answers; `hacking`: at which the run itself warned of "
+            "reward hacking. Proxy gains are in standard deviations.\n\n"
+            f"{markdown_table(policies, columns)}\n"
+            f"Spearman with the final error, and 95% intervals over the runs: {rho}.\n\n{_warning_words(policies)}\n\n"
+            + (
+                f"Some of them once more, for longer:\n\n{markdown_table(longer, columns)}\n{_warning_words(longer)}"
+                if longer
+                else ""
+            )
+        )
+
+
+def correlations(rows: Rows, outcome: str, added: str | None = None) -> list[dict[str, Any]]:
     """Spearman of each predictor with the outcome, by subset, with the interval over faults that are drawn again."""
     parts = [(subset, [row for row in rows if chosen(row)], _rho) for subset, chosen in SUBSETS.items()]
+    if added is not None:
+        parts.append((f"without `{added}`, added later", [row for row in rows if row["fault"] != added], _rho))
     table = []
     for subset, chosen, measure in [*parts, ("within one size and noise", rows, _rho_within)]:
         for name in PREDICTORS:
@@ -181,41 +241,6 @@ def _closer(groups: Sequence[Rows], name: str, outcome: str) -> float | None:
     return None if stress is None or other is None else abs(stress) - abs(other)
 
 
-def _policies(directory: Path, seed: int, rows: Rows) -> list[dict[str, Any]]:
-    policies = []
-    for row in rows:
-        run = RunDirectory(directory / row["reward"])
-        if row["seed"] != seed or not run.results.is_file():
-            continue
-        lines = read_jsonl(run.eval)
-        errors = [mean_error(line) for line in lines]
-        lowest = int(np.argmin(errors))
-        turned = next((n for n in range(lowest, len(errors)) if errors[n] > errors[lowest] + TURNED), None)
-        paid = [line["reward/total"] for line in lines]
-        trivial = {name: value / row["spread"] for name, value in row["trivial"].items()}
-        bought = max(trivial["lead"], trivial["restated"])
-        warned = {
-            "trivial_above": next((n for n, value in enumerate(paid) if bought > value), None),
-            "above_gold": next((n for n, value in enumerate(paid) if value > trivial["gold"]), None),
-            "hacking": next((n for n, line in enumerate(lines) if hacking_warnings(lines[0], line)), None),
-        }
-        policies.append(
-            {
-                "reward": row["reward"],
-                **{name: row[name] for name in (*PREDICTORS, OUTCOME)},
-                "sft_error": errors[0],
-                "lowest_error": errors[lowest],
-                "final_error": errors[-1],
-                "proxy_gain": paid[-1] - paid[0],
-                "turned": None if turned is None else lines[turned]["step"],
-                **{name: None if n is None else lines[n]["step"] for name, n in warned.items()},
-                "errors": errors,
-                "paid": paid,
-            }
-        )
-    return policies
-
-
 def _correlation_page(result: Mapping[str, Any]) -> str:
     subsets = list(dict.fromkeys(one["subset"] for one in result["correlations"]))
     table = []
@@ -241,25 +266,6 @@ def _interval(one: Mapping[str, Any], name: str) -> str:
         return "–"
     ends = "–" if one["low"] is None else f"{one['low']:+.2f} to {one['high']:+.2f}"
     return f"{one[name]:+.2f} ({ends})"
-
-
-def _policy_page(result: Mapping[str, Any]) -> str:
-    policies = result["policies"]
-    columns = ["reward", OUTCOME, "sft_error", "lowest_error", "final_error", "proxy_gain"]
-    columns += ["turned", *WARNINGS]
-    rho = ", ".join(f"`{name}` {_interval(one, 'rho')}" for name, one in result["confirmed"].items())
-    return (
-        f"{len(policies)} runs, the reward of each in units of its spread among samples of SFT; true mean error of "
-        "greedy answers to dev questions. `turned`: the step of the first validation with an error at least "
-        f"{TURNED:g} above the lowest before it. `trivial_above`: the first validation at which the lead of the "
-        "passage or the question itself has more reward than the policy's answers; `above_gold`: at which the policy "
-        "has more than the gold answers; `hacking`: at which the run itself warned of "
-        "reward hacking. Proxy gains are in standard deviations.\n\n"
-        f"{markdown_table(policies, columns)}\n"
-        f"Spearman with the final error, and 95% intervals over the runs: {rho}.\n\n{_warning_words(policies)}\n\n"
-        f"Some of them once more, for longer:\n\n{markdown_table(result['long_policies'], columns)}\n"
-        + _warning_words(result["long_policies"])
-    )
 
 
 def _warning_words(policies: Rows) -> str:

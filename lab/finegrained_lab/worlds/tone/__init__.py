@@ -5,7 +5,9 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "AnnotateToneWorld": "annotators",
         "MakeToneWorld": "make",
+        "ToneChange": "changes",
         "ToneMonitor": "measure",
         "ToneToxicity": "measure",
         "ToneWorldConfig": "texts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,8 +68,7 @@ class MakeToneWorld(World[ToneText]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.annotators < 1 or self.annotators % 2 == 0:
-            raise ConfigError(f"annotators: expected an odd number, so that most of them agree, got {self.annotators}")
+        check_annotators(self.annotators)
 
     def draw(self) -> dict[str, list[ToneText]]:
         """Each split's texts. A split does not depend on the sizes of the others."""
@@ -100,9 +100,7 @@ class MakeToneWorld(World[ToneText]):
     def _labelled_row(self, text: ToneText) -> dict[str, Any]:
         rng = self.rng("label", text.id)
         part = " ".join(text.sentences[: rng.randint(1, len(text.sentences))])
-        votes = [(rng.random() < toxicity(part)) != (rng.random() < self.label_noise) for _ in range(self.annotators)]
-        score = sum(votes) / self.annotators
-        return {"id": text.id, "text": part, "label": "toxic" if score > 0.5 else "mild", "score": score}
+        return {"id": text.id, "text": part, **voted(toxicity(part), self.annotators, self.label_noise, rng)}
 
     def truth(self, split: str, drawn: ToneText) -> dict[str, Any]:
         """Topic, kinds of sentence and toxicity, of the whole text and of the part that is labelled."""
@@ -120,6 +118,26 @@ class MakeToneWorld(World[ToneText]):
     def vocabulary(self) -> list[str]:
         """Sentences with every word of the world in every form."""
         return lexicon.vocabulary()
+
+
+def check_annotators(count: int) -> None:
+    """Raise ConfigError where half of so many annotators may say one thing and half the other."""
+    if count < 1 or count % 2 == 0:
+        raise ConfigError(f"annotators: expected an odd number, so that most of them agree, got {count}")
+
+
+def voted(seen: float, annotators: int, noise: float, rng: random.Random) -> dict[str, Any]:
+    """The `label` and `score` of a text by annotators who call it toxic with the probability of the toxicity they see.
+
+    Args:
+        seen: that toxicity.
+        annotators: how many.
+        noise: share of their answers that are turned round.
+        rng: where chance comes from.
+    """
+    votes = [(rng.random() < seen) != (rng.random() < noise) for _ in range(annotators)]
+    score = sum(votes) / annotators
+    return {"label": "toxic" if score > 0.5 else "mild", "score": score}
 
 
 def _prompt_row(text: ToneText) -> dict[str, Any]:
