@@ -197,6 +197,19 @@ def test_a_damaged_file_of_samples_is_named_and_the_rest_is_shown(tmp_path: Path
     assert client.get("/runs/run?name=run").status_code == 200
 
 
+@pytest.mark.parametrize("place", [("reward",), ("reward", "components"), ("reward", "components", "relevance")])
+def test_a_configuration_of_another_shape_is_shown(tmp_path: Path, place: tuple[str, ...]) -> None:
+    run = write_toy_run(tmp_path / "run")
+    config = json.loads((run / "config.yaml").read_text())
+    inner = config
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = ["no", "mapping"]
+    write_json(run / "config.yaml", config)
+    client = client_of(tmp_path)
+    assert [client.get("/runs/run", params={"name": "run", "view": view}).status_code for view in VIEWS] == [200] * 5
+
+
 def test_a_page_learns_of_new_steps_by_a_small_question(tmp_path: Path) -> None:
     run = write_toy_run(tmp_path / "run")
     client = client_of(tmp_path)

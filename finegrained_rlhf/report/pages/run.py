@@ -163,8 +163,8 @@ def components_table(record: RunRecord) -> Html:
     """Weight and settings of each reward component."""
     rows = []
     for name in record.components:
-        settings = record.setting("reward", "settings", name) or {}
-        scorer = record.setting("reward", "components", name) or {}
+        parts = (record.setting("reward", place, name) for place in ("settings", "components"))
+        settings, scorer = (part if isinstance(part, Mapping) else {} for part in parts)
         rows.append(
             [
                 isolated(name),
