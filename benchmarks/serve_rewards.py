@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -94,7 +94,9 @@ def measure(profile: Profile, directory: Path) -> dict[str, Any]:
     bf16 = profile.precision == "bf16"
     with server(profile, directory) as url:
         own: dict[str, Scorer] = {
-            name: (SequenceScorer if kind == "completeness" else SegmentScorer)(str(directory / name))
+            name: SequenceScorer(str(directory / name))
+            if kind == "completeness"
+            else SegmentScorer(str(directory / name))
             for name, kind in COMPONENTS.items()
         }
         remote: dict[str, Scorer] = {name: ServedScorer(RemoteConfig(url), name) for name in COMPONENTS}
@@ -107,7 +109,7 @@ def measure(profile: Profile, directory: Path) -> dict[str, Any]:
         for _ in range(profile.rounds + 1):
             for name, composer in sides.items():
                 began = time.perf_counter()
-                with torch.no_grad(), torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
+                with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                     scores[name] = composer.score(prompts, texts)
                 seconds[name].append(time.perf_counter() - began)
     rates = {name: len(texts) / median(of[1:]) for name, of in seconds.items()}

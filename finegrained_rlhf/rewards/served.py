@@ -204,7 +204,9 @@ def _scores(answer: Mapping[str, Any]) -> SegmentScores:
 
 def _joined(parts: Sequence[SegmentScores]) -> SegmentScores:
     """The scores of consecutive responses as one."""
-    spans, values, unscored, counts = [], [], set(), dict[str, float]()
+    spans: list[tuple[tuple[int, int], ...]] = []
+    values: list[tuple[float, ...]] = []
+    unscored, counts = set[int](), dict[str, float]()
     for part in parts:
         unscored |= {len(spans) + number for number in part.unscored}
         spans += part.spans

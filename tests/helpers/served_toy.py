@@ -65,9 +65,8 @@ class Doubts(Words):
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
         given = super().score(prompts, responses)
         unread = frozenset(row for row, text in enumerate(responses) if "who" in text)
-        spans, values = (
-            [() if row in unread else one for row, one in enumerate(part)] for part in (given.spans, given.values)
-        )
+        spans = [() if row in unread else one for row, one in enumerate(given.spans)]
+        values = [() if row in unread else one for row, one in enumerate(given.values)]
         counts = {"read": float(len(responses) - len(unread)), "unread": float(len(unread))}
         return SegmentScores(spans, values, unscored=unread, counts=counts)
 

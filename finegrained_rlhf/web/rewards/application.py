@@ -113,8 +113,9 @@ def create_app(
 
 async def _unless_gone(connection: Request, scores: Future[SegmentScores]) -> SegmentScores:
     """The scores; those of a client that has gone, to ask again perhaps, are not made if they only wait."""
-    waiting, gone = asyncio.wrap_future(scores), asyncio.ensure_future(connection.receive())
-    await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+    waiting = asyncio.wrap_future(scores)
+    gone: asyncio.Future[Any] = asyncio.ensure_future(connection.receive())
+    await asyncio.wait(set[asyncio.Future[Any]]((waiting, gone)), return_when=asyncio.FIRST_COMPLETED)
     gone.cancel()
     if not waiting.done():
         waiting.cancel()

@@ -155,7 +155,7 @@ class Rounds:
         """Requests that are scored as one: of one component, unless it counts what each gave, or checks prompts."""
         batches: dict[object, list[_Request]] = {}
         for number, request in enumerate(requests):
-            alone = not request.responses or getattr(self._scorers[request.component], "counted", ())
+            alone = not request.responses or bool(getattr(self._scorers[request.component], "counted", None))
             batches.setdefault(number if alone else request.component, []).append(request)
         return list(batches.values())
 
