@@ -164,7 +164,8 @@ def test_another_encoder_gets_vectors_of_its_own(
     assert memory.user("ada").versions() == versions
     notes = memory.user("ada").notes()
     assert notes == [
-        replace(note, event=ours.event) for note, ours in zip(fresh.user("ada").notes(), notes, strict=True)
+        replace(note, event=ours.event, valid_from=ours.valid_from)
+        for note, ours in zip(fresh.user("ada").notes(), notes, strict=True)
     ]
     assert {note.body["encoder"] for note in notes} == {"hashed words 512"}
     Counted.texts = 0

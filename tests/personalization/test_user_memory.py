@@ -327,7 +327,7 @@ def test_a_file_from_before_is_read(before: str, tmp_path: Path) -> None:
     if before == "epochs":  # a refusal from before them outlives `forget` too
         assert memory.forget("eve") and not memory.may_store("eve")
     memory.user("ada").record("new", "edit", {}, {"notes": ["n"]})
-    assert memory.user("ada").events()[1].used == {"notes": ["n"]}
+    assert memory.user("ada").events()[2].used == {"notes": ["n"]}
     memory.close()
 
 
