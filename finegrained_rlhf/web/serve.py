@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import ipaddress
-import socket
 import threading
 import webbrowser
 from collections.abc import Sequence
@@ -13,6 +10,7 @@ from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import InputFile, at_least, at_most
+from finegrained_rlhf.web.address import is_loopback, listening
 
 _CLOSING_S = 2
 """Seconds that open connections have to end after Ctrl-C."""
@@ -89,31 +87,3 @@ class Serve:
             except KeyboardInterrupt:
                 pass  # the usual end
         print("stopped", flush=True)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; a name other than `localhost` counts as reachable."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        ConfigError: the port is taken, or the address is not this machine's.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port: {port} is taken on {host}; give another one, or port=0 for a free one") from None
-        raise ConfigError(f"host: cannot listen at {host}:{port} ({error.strerror or error})") from None
-    return listener

@@ -99,7 +99,7 @@ def chats(directory: Path, count: int = 120) -> Path:
             texts = list(dict.fromkeys(sentences))
             marks = [{"quote": text, "category": "rude"} for text, rude in texts if rude]
             before = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Thank you for writing."}]
-            talk = [*(before if number % 3 == 0 else []), {"role": "user", "content": question}]
+            talk: list[dict[str, Any]] = [*(before if number % 3 == 0 else []), {"role": "user", "content": question}]
             talk.append({"role": "assistant", "content": _said(texts), "highlights": marks})
             stream.write(json.dumps({"messages": talk}) + "\n")
     return path

@@ -19,9 +19,10 @@ from fastapi import Request
 from starlette.testclient import TestClient
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.web.address import listening
 from finegrained_rlhf.web.application import Settings, create_app
 from finegrained_rlhf.web.guard import BODY_BYTES
-from finegrained_rlhf.web.serve import Serve, listening
+from finegrained_rlhf.web.serve import Serve
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
-import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +14,7 @@ from finegrained_rlhf.runtime.directory.fingerprints import content_version
 from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.training_run import given_configuration
+from finegrained_rlhf.web.address import is_loopback, listening
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 
@@ -154,24 +153,3 @@ class ServeRewards:
             name: content_version({"component": component, "precision": precision})
             for name, component in reward["components"].items()
         }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; a name other than `localhost` counts as reachable."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        ConfigError: the port is taken, or the address is not this machine's.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        raise ConfigError(f"cannot listen at host={host} port={port}: {error.strerror or error}") from None
