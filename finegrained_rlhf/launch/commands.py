@@ -77,7 +77,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Learn from users at use time": {
         "show_user_memory": "show what is remembered of a user, and from what",
-        "user_notes": "list, correct, delete, expire and hold notes of a user; export and import a user",
+        "user_notes": "correct, delete, hold, export notes of a user",
         "catch_up": "list and learn from events that were not learnt from",
     },
     "Retrieval": {

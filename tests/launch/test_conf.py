@@ -105,6 +105,7 @@ TOGETHER = {
     ("value", "none"): ["algorithm=rloo"],
     ("reward_model", "segment"): ["reward_model.kind=relevance"],
     ("retriever", "dense"): ["retriever.encoder.path=given"],  # or two towers
+    ("reward", "served"): ["reward.components.relevance.remote.url=http://127.0.0.1:8711"],
 }
 """Options that only another group's option can use, or that need one of several keys."""
 OF_OWN_TAXONOMY = {

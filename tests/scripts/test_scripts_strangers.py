@@ -235,7 +235,8 @@ def test_the_page_names_every_command_that_reads() -> None:
     page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     table = page.partition("## Every command")[2]
     assert [name for name, arguments in READS.items() if (f"`{name}`" in table) != bool(arguments)] == [
-        "run_experiment"
+        "run_experiment",
+        "serve",
     ]
 
 

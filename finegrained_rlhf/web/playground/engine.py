@@ -134,7 +134,9 @@ class Playground:
         """Score answers that are there already; a `Response` says how long they are, and whether they ended.
 
         Raises:
-            As `answers`.
+            ModelError: a model cannot be read, or does not fit.
+            DataError: a name is unknown, or the question lacks what a scorer reads.
+            ConfigError: the reward cannot be used here.
         """
         return self._score(Prompt(item.id, item.text, (), item.metadata), reward, written, [("reward", reward)])
 
