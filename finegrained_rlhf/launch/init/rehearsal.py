@@ -34,7 +34,7 @@ class Rehearsal:
 
     def seconds(self, experiment: str, batch: int) -> float | None:
         """The seconds of a step with a whole batch, by the shortest step of the rehearsal; None where it has none."""
-        key = "time/total_s" if experiment == "my_ppo" else "time/update_s"
+        key = "time/total_s" if experiment == "my_ppo" else "time/step_s"
         steps = [float(step[key]) for step in self.metrics.get(experiment, ())]
         return min(steps) * batch / (_PROMPTS if experiment == "my_ppo" else RECORDS) if steps else None
 
