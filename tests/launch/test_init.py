@@ -248,7 +248,7 @@ def test_a_function_scores_whole_responses() -> None:
 
 def test_what_a_rehearsal_finds(tmp_path: Path) -> None:
     said: list[str] = []
-    sound = Rehearsal({"my_reward_model": [{"loss": 0.7, "time/update_s": 2.0}, {"loss": 0.6, "time/update_s": 1.0}]})
+    sound = Rehearsal({"my_reward_model": [{"loss": 0.7, "time/step_s": 2.0}, {"loss": 0.6, "time/step_s": 1.0}]})
     _judge_reward_model(sound, said.append)
     assert said == ["reward model: loss 0.700 → 0.600 in 2 steps on 10 records"] and not sound.problems
     assert sound.seconds("my_reward_model", 16) == 1.6 and sound.seconds("my_ppo", 16) is None
@@ -263,4 +263,7 @@ def test_what_a_rehearsal_finds(tmp_path: Path) -> None:
         _judge_policy(done, tmp_path, said.append)
         assert [problem in line for line in done.problems] == [True] * bool(problem)
     assert said[-1] == "one of them: 'Yes.', paid -1.00"
+    early = Rehearsal({**sound.metrics, "my_ppo": [{**shared, "kl": 0.0, "groups/no_advantage": 1.0}] * 2})
+    _judge_policy(early, tmp_path, said.append)
+    assert "8 steps" in said[-1] and not early.problems
     assert [duration(s) for s in (9, 900, 9000)] == ["about 9 s", "about 15 min", "about 2.5 h"]

@@ -118,6 +118,10 @@ def _judge_policy(done: Rehearsal, scratch: Path, say: Callable[[str], None]) ->
     paid = ", ".join(f"{segment['raw']:+.2f}" for segment in sample["segments"]) or "nothing"
     say(f"one of them: {sample['response'][:80]!r}, paid {paid}")
     if all(step["groups/no_advantage"] == 1 for step in steps):
-        done.problems.append("all answers to a prompt earn the same: the policy cannot learn which is better")
+        problem = "all answers to a prompt earn the same: the policy cannot learn which is better"
+        if "my_reward_model" in done.metrics:  # so early that it says one thing of all answers
+            say(f"{problem}, as long as the reward model has had {_STEPS} steps")
+        else:
+            done.problems.append(problem)
     elif not all(math.isfinite(step["kl"]) for step in steps) or abs(steps[-1]["kl"]) < _NOTHING:
         done.problems.append("the policy does not move: see its rate")
