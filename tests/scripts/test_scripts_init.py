@@ -39,5 +39,5 @@ def test_a_strangers_data_reaches_a_policy(tmp_path: Path, stranger: str) -> Non
     assert dev["accuracy"] > max(share, 1 - share)
     run(ppo, "total_steps=6", "validate_every=6", cwd=tmp_path)
     steps = read_jsonl(tmp_path / "mine/runs/ppo/metrics.jsonl")
-    assert len(steps) == 6 and steps[-1]["kl"] > 0
+    assert len(steps) == 6 and abs(steps[0]["kl"]) < 1e-4 < abs(steps[-1]["kl"])  # the sampled KL has either sign
     run(report, cwd=tmp_path)
