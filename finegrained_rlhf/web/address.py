@@ -8,6 +8,9 @@ import socket
 
 from finegrained_rlhf.core.errors import ConfigError
 
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "[::1]")
+"""Names by which only this machine asks."""
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address; a name other than `localhost` counts as reachable."""

@@ -18,6 +18,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.report.charts.heatmap import heat_style
+from finegrained_rlhf.web.address import LOOPBACK_NAMES
 from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
 from finegrained_rlhf.web.page import HERE, Section, render
 from finegrained_rlhf.web.playground.routes import SECTION as PLAYGROUND
@@ -25,7 +26,6 @@ from finegrained_rlhf.web.runs.routes import SECTION as RUNS
 
 SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND)
 """What the navigation shows, in order; the first one is the first page."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def create_app(settings: Settings) -> FastAPI:
     report = Path(str(resources.files("finegrained_rlhf.report").joinpath("assets")))
     app.mount("/static/report", StaticFiles(directory=report))
     app.mount("/static", StaticFiles(directory=HERE / "assets"))
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *settings.names], www_redirect=False)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, *settings.names], www_redirect=False)
     app.add_middleware(Guard)  # around the check of the host: its answer has the headers too
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)

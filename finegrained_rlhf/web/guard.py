@@ -26,6 +26,21 @@ around a page."""
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
+def limited(receive: Receive, most: int, problem: str) -> Receive:
+    """`receive` that ends a request whose body has more than `most` bytes with status 413 and the problem."""
+    read = 0
+
+    async def receive_limited() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > most:
+            raise HTTPException(413, problem)
+        return message
+
+    return receive_limited
+
+
 class Guard:
     """ASGI middleware: refuses writes that another site's page asked for and oversized bodies, and adds the headers.
 
@@ -46,7 +61,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, read = Headers(scope=scope), 0
+        headers = Headers(scope=scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -56,16 +71,8 @@ class Guard:
                 outgoing.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        async def receive_limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self.body_bytes:
-                raise HTTPException(413, self._limit)
-            return message
-
         refusal = self._refusal(scope["method"], headers)
-        await (refusal or self.app)(scope, receive_limited, send_with_headers)
+        await (refusal or self.app)(scope, limited(receive, self.body_bytes, self._limit), send_with_headers)
 
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
         length = headers.get("content-length", "0")

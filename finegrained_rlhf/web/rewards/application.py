@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.core.records import SegmentScores
@@ -23,6 +23,7 @@ from finegrained_rlhf.rewards.checks import error_free_from, look_ahead_of_score
 from finegrained_rlhf.rewards.credit import deciding
 from finegrained_rlhf.rewards.protocol import Scorer
 from finegrained_rlhf.rewards.served import WIRE
+from finegrained_rlhf.web.guard import limited
 from finegrained_rlhf.web.rewards.rounds import QueueFull, Rounds
 from finegrained_rlhf.web.rewards.wire import Component, Problem, ResponseScores, ScoresAnswer, ScoresRequest
 
@@ -154,18 +155,8 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        read = 0
-
-        async def receive_limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self.body_bytes:
-                raise HTTPException(413, self._too_large)
-            return message
-
         refusal = self._refusal(scope["path"], Headers(scope=scope))
-        await (refusal or self.app)(scope, receive_limited, send)
+        await (refusal or self.app)(scope, limited(receive, self.body_bytes, self._too_large), send)
 
     @property
     def _too_large(self) -> str:

@@ -14,9 +14,7 @@ from finegrained_rlhf.runtime.directory.fingerprints import content_version
 from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.training_run import given_configuration
-from finegrained_rlhf.web.address import is_loopback, listening
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
+from finegrained_rlhf.web.address import LOOPBACK_NAMES, is_loopback, listening
 
 
 class ServeRewards:
@@ -123,7 +121,7 @@ class ServeRewards:
             components,
             keys=keys,
             body_bytes=int(self.longest_body_mib * 2**20),
-            hosts=_LOOPBACK if local else ("*",),
+            hosts=LOOPBACK_NAMES if local else ("*",),
         )
         with listening(self.host, self.port) as listener:
             port, scheme = listener.getsockname()[1], "https" if self.certificate else "http"
