@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -153,13 +156,35 @@ def main(name: str | None = None) -> None:
         _import_omegaconf()
         from finegrained_rlhf.launch.app import run_command
 
-        run_command(name)
+        with heard_interrupts():
+            run_command(name)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # `--help | head`: whoever read standard output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+
+
+@contextmanager
+def heard_interrupts() -> Iterator[None]:
+    """Ctrl-C is not lost: Python drops it where it falls into a callback of the garbage collector or a weak reference.
+
+    What Python would only print comes again a moment later, until it falls into code that an exception ends.
+    """
+    before = sys.unraisablehook
+
+    def again(dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            before(dropped)
+            return
+        threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def as_keys(name: str, arguments: Sequence[str]) -> list[str]:
