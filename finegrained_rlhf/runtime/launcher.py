@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 _TRUE = ("1", "true", "yes", "y", "on", "t")
 _STRATEGIES = {"FULL_SHARD": "full", "SHARD_GRAD_OP": "gradients", "NO_SHARD": "none", "NO_RESHARD": "gradients"}
 _STRATEGIES |= {"1": "full", "2": "gradients", "3": "none"}
+_HYBRID = {"HYBRID_SHARD": "full", "HYBRID_SHARD_ZERO2": "gradients", "4": "full", "5": "gradients"}
+"""Of FSDP 1: in shards over the processes of a node."""
 _ZERO = {"0": "none", "1": "gradients", "2": "gradients", "3": "full"}
 _WITHOUT_EFFECT = {
     "fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
@@ -76,7 +78,11 @@ def launch_request(environment: Mapping[str, str] | None = None) -> LaunchReques
         _refuse(f"mixed_precision: {precision}", "processes.precision is bf16 or fp32: set bf16 or no")
     if not _is_true(variables.get("ACCELERATE_USE_FSDP")):
         return LaunchRequest(settings, names)
-    settings["processes.sharding"], names["processes.sharding"] = _sharding(variables)
+    settings["processes.sharding"], asked = _sharding(variables)
+    names["processes.sharding"] = asked
+    if asked.rpartition(" ")[2] in _HYBRID and (size := variables.get("LOCAL_WORLD_SIZE")):
+        settings["processes.shard_group"] = int(size) if size != variables.get("WORLD_SIZE") else None
+        names["processes.shard_group"] = asked
     if _is_true(variables.get("FSDP_ACTIVATION_CHECKPOINTING")):
         settings["policy.gradient_checkpointing"] = True
         names["policy.gradient_checkpointing"] = "fsdp_activation_checkpointing: true"
@@ -135,9 +141,10 @@ def _sharding(variables: Mapping[str, str]) -> tuple[str, str]:
         return "full" if _is_true(reshard) else "gradients", f"fsdp_reshard_after_forward: {reshard}"
     key = "fsdp_sharding_strategy" if reshard.lower() in ("true", "false") else "fsdp_reshard_after_forward"
     strategy = variables.get(key.upper(), "FULL_SHARD").upper()
-    if strategy not in _STRATEGIES:
-        _refuse(f"{key}: {strategy}", "processes.sharding has one group of processes: set FULL_SHARD or SHARD_GRAD_OP")
-    return _STRATEGIES[strategy], f"{key}: {strategy}"
+    known = _STRATEGIES | _HYBRID
+    if strategy not in known:
+        _refuse(f"{key}: {strategy}", "processes.sharding knows FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD")
+    return known[strategy], f"{key}: {strategy}"
 
 
 def _refuse(setting: str, why: str) -> NoReturn:
@@ -172,13 +179,16 @@ def follow(config: Mapping[str, Any], arguments: Sequence[str] = ()) -> dict[str
     return followed
 
 
-def check_agreement(precision: str, sharding: str) -> None:
+def check_agreement(settings: Mapping[str, Any]) -> None:
     """Refuse settings that are not what the launcher's file asks for, unless the user typed them.
+
+    Args:
+        settings: values by our keys.
 
     Raises:
         ConfigError: they differ; names both keys.
     """
-    request, settings = launch_request(), {"processes.precision": precision, "processes.sharding": sharding}
+    request = launch_request()
     for key, value in settings.items():
         if key not in _TYPED and request.settings.get(key, value) != value:
             _refuse(request.names[key], f"{key} is {value}: make them agree")
@@ -198,7 +208,7 @@ def explained(settings: Mapping[str, Any]) -> str:
     ]
     if request.without_effect:
         clauses.append(f"without effect here: {', '.join(request.without_effect)}")
-    return f"; of accelerate's settings {'; '.join(clauses)}" if clauses else ""
+    return f"; of accelerate's settings {'; '.join(dict.fromkeys(clauses))}" if clauses else ""
 
 
 def check_process_count(count: int) -> None:

@@ -295,7 +295,8 @@ class Optimizer:
         if share.rank > 0 and share.is_all:
             return write_all(())
         tensors = {}
-        for key, parameter in share.parameters.items():
+        written = {key: own for key, own in share.parameters.items() if key not in share.copied}
+        for key, parameter in written.items():
             for moment, value in (self._inner.state.get(parameter, {}) if self._inner else {}).items():
                 tensors[f"{moment}/{key}"] = torch.as_tensor(value).detach().to("cpu", copy=True).contiguous()
         file = f"{name}.safetensors" if share.is_all else f"{name}.{share.rank + 1}-of-{share.count}.safetensors"

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar, get_args
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import Gone, above, at_least, harmless
 
@@ -36,6 +37,9 @@ class ProcessConfig(Settings):
             differs. None: on CUDA in bf16.
         sharding: what the processes share out among them instead of each having all of it: `none`; `gradients`, the
             gradients and the optimizer's moments; `full`, the weights of the models' layers too.
+        shard_group: how many processes of consecutive ranks hold the layers' matrices among them, as the GPUs of a node
+            do; every group has them all, and sums of gradients go between groups (hybrid sharding, HSDP). None: all
+            processes are one group.
     """
 
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
@@ -44,6 +48,25 @@ class ProcessConfig(Settings):
     cudnn_attention: Annotated[bool, harmless] = False
     fused: Annotated[bool | None, harmless] = None
     sharding: Annotated[Sharding, _WITHOUT_OPTIMIZER, harmless] = "none"
+    shard_group: Annotated[int | None, at_least(2), harmless] = None
+
+    def __post_init__(self) -> None:
+        if self.shard_group is not None and self.sharding == "none":
+            raise ConfigError("processes.shard_group: with processes.sharding=none nothing is in shards; expected null")
+
+    def groups(self, count: int) -> int:
+        """How many groups of processes each hold the layers' matrices.
+
+        Args:
+            count: of processes.
+
+        Raises:
+            ConfigError: they cannot be put into groups of `shard_group`.
+        """
+        size = self.shard_group or count if count > 1 else 1
+        if count % size:
+            raise ConfigError(f"processes.shard_group: expected a divisor of the {count} processes, got {size}")
+        return count // size
 
 
 class OneProcess:

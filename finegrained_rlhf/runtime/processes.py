@@ -11,12 +11,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.runtime import launcher
@@ -60,6 +62,7 @@ class Processes:
         precision: "fp32" or "bf16".
         chosen: why that precision, where `ProcessConfig.precision` is "auto"; else empty.
         sharding: see `ProcessConfig`.
+        groups: how many groups of processes each hold what is in shards.
         fused: whether models are fused (`ProcessConfig.fused`).
 
     Args:
@@ -72,12 +75,13 @@ class Processes:
     """
 
     sharding: str = "none"
+    groups: int = 1
     precision: Precision
     chosen: str = ""
 
     def __init__(self, config: ProcessConfig | None = None) -> None:
         if config is not None:
-            launcher.check_agreement(config.precision, config.sharding)
+            launcher.check_agreement(_settings(config.precision, config.sharding, config.shard_group))
         config = config or ProcessConfig()
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
@@ -94,6 +98,7 @@ class Processes:
         self.rank: int = state.process_index
         self.count: int = state.num_processes
         launcher.check_process_count(self.count)
+        self.groups = config.groups(self.count)
         launcher.end_with_launcher()
         self.device: torch.device = state.device
         self.sharding, self._timeout = config.sharding, config.timeout_s
@@ -125,8 +130,10 @@ class Processes:
         """How many processes compute where and how, and what of the launcher's settings that follows, on one line."""
         several = f"{self.count} processes, each" if self.count > 1 else "1 process"
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
-        settings = {"processes.precision": self.precision, "processes.sharding": self.sharding}
-        return f"{several} on {device}, {self.computed}, sharding {self.sharding}{launcher.explained(settings)}"
+        group = self.count // self.groups if self.groups > 1 else None
+        settings = _settings(self.precision, self.sharding, group)
+        sharding = self.sharding if group is None else f"{self.sharding} in groups of {group}"
+        return f"{several} on {device}, {self.computed}, sharding {sharding}{launcher.explained(settings)}"
 
     @property
     def computed(self) -> str:
@@ -137,6 +144,34 @@ class Processes:
     def loading_device(self) -> torch.device:
         """Where models are loaded: on the CPU where their weights come to their device in shards."""
         return torch.device("cpu") if self.sharding == "full" and self.count > 1 else self.device
+
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """The processes, or their groups and the processes of each; all must ask for it together the first time."""
+        if self.groups == 1:
+            return init_device_mesh(self.device.type, (self.count,))
+        return init_device_mesh(
+            self.device.type, (self.groups, self.count // self.groups), mesh_dim_names=("groups", "rows")
+        )
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """One process of a machine after the other, where models are loaded whole and keep their rows alone.
+
+        So a machine's memory holds one whole model at a time, however many processes it has. No collective call may be
+        made inside. Where models come to their device whole (`sharding`), all processes load at once.
+        """
+        if self.sharding != "full" or self.count == 1:
+            yield
+            return
+        _ = self.mesh
+        here, turn = int(os.environ.get("LOCAL_WORLD_SIZE", self.count)), int(os.environ.get("LOCAL_RANK", self.rank))
+        most = max(self.gather_objects([here]))
+        for _before in range(turn):
+            self.barrier()
+        yield
+        for _after in range(most - turn):
+            self.barrier()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that forward passes run in: bf16 autocast, or nothing in fp32."""
@@ -240,6 +275,12 @@ class Processes:
 
     def _backend_takes(self, tensor: Tensor) -> bool:
         return dist.get_backend() != "nccl" or tensor.is_cuda
+
+
+def _settings(precision: str, sharding: str, shard_group: int | None) -> dict[str, Any]:
+    """What a launcher may ask for too, by our keys."""
+    values = {"precision": precision, "sharding": sharding, "shard_group": shard_group}
+    return {f"processes.{name}": value for name, value in values.items()}
 
 
 def keep_freed_memory() -> None:

@@ -91,7 +91,8 @@ def trainer_of(case: str, path: Path, processes: Processes) -> PPOTrainer:
 def main(options: dict[str, Any]) -> None:
     sharding, output = options["sharding"], Path(options["output"])
     precision = options.get("precision", "fp32")
-    processes = Processes(ProcessConfig(precision, threads=1, timeout_s=60.0, sharding=sharding))
+    group = options.get("shard_group")
+    processes = Processes(ProcessConfig(precision, threads=1, timeout_s=60.0, sharding=sharding, shard_group=group))
     told = {}
     for case in options["cases"]:
         trainer = trainer_of(case, output / case / f"run_{processes.rank}", processes)

@@ -20,7 +20,7 @@ from finegrained_rlhf.preflight.memory import sharding
 from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of, preflight
 from finegrained_rlhf.preflight.memory.probe import blocks_of, largest_outside
-from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report
+from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report, sharding_line
 from finegrained_rlhf.runtime.process_config import SHARDING, ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -55,6 +55,10 @@ def test_what_lasts_of_blocks() -> None:
     stored = replace(FULL, bf16=True, stored_in_bf16=820)  # 20 of them outside blocks
     reference = 4 * 180 + 2 * 20 + 2 * 200
     assert memory.lasting_bytes(stored) == policy + reference + value + 4 * 500 + 8 * own
+    pairs = replace(FULL, groups=2)  # each pair has the blocks; the rest has one owner among all four
+    halves, own = 4 * 200 + 4 * 400, 400 + 200 + 190
+    assert memory.lasting_bytes(pairs) == 2 * halves + 4 * 200 + 4 * 200 + 4 * 500 + 8 * own
+    assert sharding_line(pairs).count("over the 2 processes of each of 2 groups") == 1
     adapters = replace(stored, reference_copy=False, policy=replace(POLICY, trained=90, blocks=Blocks(800, 0, 800)))
     outside = (90 + 200) // 4 + 1 + 90
     assert memory.lasting_bytes(adapters) == reference + value + 4 * 500 + 8 * (100 + outside + 1)  # rounded up twice

@@ -109,15 +109,22 @@ def test_a_file_that_is_followed(tmp_path: Path, file: str, settings: dict[str, 
     ("file", "line"),
     [
         ("distributed_type: MULTI_GPU\nmixed_precision: fp16\n", "mixed_precision: fp16, which cannot be followed"),
-        (fsdp(1, "HYBRID_SHARD"), "HYBRID_SHARD, which cannot be followed; processes.sharding has one group"),
+        (fsdp(1, "SHARD_ALL"), "SHARD_ALL, which cannot be followed; processes.sharding knows FULL_SHARD"),
         (fsdp(2, "true", offload="true"), "fsdp_offload_params: true, which cannot be followed"),
         (fsdp(2, "true", wrap=WHOLE), "fsdp_auto_wrap_policy: NO_WRAP, which cannot be followed; processes.sharding"),
     ],
-    ids=["fp16", "hybrid", "offload", "wrap"],
+    ids=["fp16", "strategy", "offload", "wrap"],
 )
 def test_a_file_that_is_refused(tmp_path: Path, file: str, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         launch_request(variables_of(tmp_path, file))
+
+
+@pytest.mark.parametrize(("processes", "group"), [("4", 2), ("2", None)])
+def test_hybrid_sharding_is_over_the_processes_of_a_node(tmp_path: Path, processes: str, group: int | None) -> None:
+    variables = variables_of(tmp_path, fsdp(1, "HYBRID_SHARD", "'no'"))
+    request = launch_request({**variables, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": "2"})
+    assert request.settings == {"processes.sharding": "full", "processes.shard_group": group}
 
 
 def test_a_launch_by_a_file(tmp_path: Path) -> None:
@@ -203,12 +210,12 @@ def test_checkpointing_is_followed_where_a_command_has_its_key(monkeypatch: pyte
 def test_python_code_that_differs_from_the_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "_TYPED", set())
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    check_agreement("bf16", "none")
+    check_agreement({"processes.precision": "bf16"})
     with pytest.raises(ConfigError, match=r"mixed_precision: bf16.*processes.precision is fp32"):
-        check_agreement("fp32", "none")
+        check_agreement({"processes.precision": "fp32"})
     assert explained({"processes.precision": "bf16"}).endswith("mixed_precision: bf16 is followed")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    check_agreement("fp32", "full")
+    check_agreement({"processes.precision": "fp32", "processes.sharding": "full"})
     assert explained({"processes.precision": "bf16"}) == ""
 
 

@@ -1,4 +1,4 @@
-"""The matrices of a model's layers in shards over all processes, by PyTorch's FSDP2.
+"""The matrices of a model's layers in shards over all processes, or over those of a group, by PyTorch's FSDP2.
 
 With `processes.sharding=full` a layer's matrices are gathered for its forward and its backward pass and dropped behind
 it. With `gradients` those that are trained are gathered in the first forward pass of an update and kept until it is
@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -53,10 +52,9 @@ def shard_layers(model: nn.Module, processes: Processes) -> None:
         chosen = {layer: [p for p in matrices_of(layer) if full or p.requires_grad] for layer in sharded_layers(model)}
         if full and not chosen:
             raise ModelError(f"processes.sharding=full: {type(model).__name__} has no layers to shard")
-        mesh = init_device_mesh(processes.device.type, (processes.count,))
         dtype = torch.bfloat16 if processes.precision == "bf16" else None
         settings: dict[str, Any] = {
-            "mesh": mesh,
+            "mesh": processes.mesh,
             "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False),
             "reshard_after_forward": full,
         }

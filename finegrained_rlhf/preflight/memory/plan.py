@@ -164,6 +164,7 @@ class Plan:
         exact_kl_loss: whether the update's passes take it too, for their loss.
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
         sharding: what the processes split (`processes.sharding`).
+        groups: how many groups of processes each hold all that is in shards (`processes.shard_group`).
         validation_samples: responses to a prompt of a validation.
         mini_batches: optimizer steps in an epoch.
         ahead: rollouts that are kept beside the one that is trained on (`rollout.ahead`).
@@ -198,6 +199,7 @@ class Plan:
     ahead: int = 0
     draft: int = 0
     sharding: str = "none"
+    groups: int = 1
     mini_batches: int = 1
 
     def splits(self, what: str) -> bool:

@@ -132,6 +132,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         exact_kl_loss=job.kl.in_loss and job.kl.estimator == "exact",
         stored_in_bf16=count(linear_parameters(policy.model)) if job.policy.frozen_dtype == "bfloat16" else 0,
         sharding=job.processes.sharding,
+        groups=job.processes.groups(number),
     )
 
 

@@ -132,8 +132,11 @@ def sharding_line(plan: Plan) -> str:
         share = blocks / plan.policy.parameters
         what += f", and weights in the matrices of transformer blocks ({share:.1%} of the policy),"
     held, full = sharding.held_bytes(plan), sharding.held_bytes(replace(plan, sharding="none"))
+    over = f"{plan.processes} processes"
+    if plan.groups > 1:
+        over = f"the {plan.processes // plan.groups} processes of each of {plan.groups} groups"
     return (
-        f"processes.sharding={plan.sharding} splits {what} over {plan.processes} processes: each holds "
+        f"processes.sharding={plan.sharding} splits {what} over {over}: each holds "
         f"{held / GIB:.2f} of {full / GIB:.2f} GiB of weights, gradients and optimizer state of policy, reference and "
         "value model."
     )

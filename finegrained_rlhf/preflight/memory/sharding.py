@@ -1,10 +1,10 @@
 """What a process holds of weights, gradients and moments under `processes.sharding`: shapes in, bytes out.
 
-M processes, B of a model's parameters in matrices of its blocks, b bytes of a value in the compute dtype. "full" splits
-every matrix of a block over the processes (PyTorch's `fully_shard`); a process gathers a block, or a whole model, in
-the compute dtype when it needs it. "gradients" splits those that are trained, and keeps what it has gathered until the
-update is made. Of what lies outside the blocks' matrices both give every process gradients and moments of whole
-tensors, in contiguous runs.
+M processes in G groups (`shard_group`), B of a model's parameters in matrices of its blocks, b bytes of a value in the
+compute dtype. "full" splits every matrix of a block over the M/G processes of a group (PyTorch's `fully_shard`); a
+process gathers a block, or a whole model, in the compute dtype when it needs it. "gradients" splits those that are
+trained, and keeps what it has gathered until the update is made. Of what lies outside the blocks' matrices both give
+every process gradients and moments of whole tensors, in contiguous runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def split_numbers(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:
 
 
 def weight_bytes(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:
-    """Weights of a model on one process: 4 bytes each, 2 where frozen and stored in bf16; of split matrices 1/M.
+    """Weights of a model on one process: 4 bytes each, 2 where frozen and stored in bf16; of split matrices G/M.
 
     Args:
         plan: of the run.
@@ -43,7 +43,7 @@ def weight_bytes(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:
     total = 4 * shape.parameters - 2 * stored
     blocks = 4 * split_numbers(plan, shape, frozen)
     blocks -= 2 * shape.blocks.linear if blocks and stored else 0
-    return total - blocks + -(-blocks // plan.processes)
+    return total - blocks + -(-blocks * plan.groups // plan.processes)
 
 
 def owned_outside(plan: Plan) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def share_of(plan: Plan, shape: ModelShape) -> int:
     numbers, own = owned_outside(plan)
     blocks = shape.blocks.trained if plan.splits("gradients") else 0
     outside = (shape.trained - blocks) * own
-    return -(-blocks // plan.processes) + (-(-outside // numbers) if numbers else 0)
+    return -(-blocks * plan.groups // plan.processes) + (-(-outside // numbers) if numbers else 0)
 
 
 def moment_bytes(plan: Plan) -> int:

@@ -1,7 +1,8 @@
 """Tensors of which every process holds some rows: the part here, the whole, and passes that use them.
 
-The shards are torch's `DTensor`, cut along its first dimension over all processes, as FSDP2 makes it. Everything works
-on ordinary tensors too, which are their own part and their own whole.
+The shards are torch's `DTensor`, cut along its first dimension over all processes, or over those of a group where each
+group holds the whole (`ProcessConfig.shard_group`), as FSDP2 makes it. Everything works on ordinary tensors too, which
+are their own part and their own whole.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 T = TypeVar("T")
 COMPUTED = "_computed"
@@ -54,16 +55,21 @@ def rows_here(tensor: Tensor) -> range | None:
     """Which rows of a tensor [R, …] those are; None of an ordinary tensor: all."""
     if not isinstance(tensor, DTensor):
         return None
-    if tensor.placements != (Shard(0),):
+    if tensor.placements not in ((Shard(0),), (Replicate(), Shard(0))):
         raise ValueError(f"expected a tensor in shards along its first dimension, got {tensor.placements}")
-    total, processes = tensor.shape[0], tensor.device_mesh.size()
-    each = -(-total // processes)  # as torch.chunk cuts
-    start = min(tensor.device_mesh.get_rank() * each, total)
+    total, mesh = tensor.shape[0], tensor.device_mesh
+    each = -(-total // mesh.size(-1))  # as torch.chunk cuts
+    start = min(mesh.get_local_rank(mesh.ndim - 1) * each, total)
     return range(start, min(start + each, total))
 
 
+def is_copy(tensor: Tensor) -> bool:
+    """Whether the rows that are here are those of a process of the first group."""
+    return isinstance(tensor, DTensor) and tensor.device_mesh.ndim == 2 and tensor.device_mesh.get_local_rank(0) > 0
+
+
 def whole(tensor: Tensor) -> Tensor:
-    """All rows [R, …], gathered from all processes, every one of which must call this."""
+    """All rows [R, …], gathered from the processes that hold them, every one of which must call this."""
     return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sharding.exchange import exchange_for
-from finegrained_rlhf.runtime.sharding.shards import drop_gathered, is_shard, part_here, rows_here
+from finegrained_rlhf.runtime.sharding.shards import drop_gathered, is_copy, is_shard, part_here, rows_here
 
 
 class OwnShare:
@@ -22,6 +22,7 @@ class OwnShare:
     Attributes:
         parameters: what this process updates, by name: a parameter as it is, or the rows here of one in shards.
         is_all: whether that is everything.
+        copied: names of parameters whose rows here are those of a process of the first group (`shard_group`), too.
         common: the parameters that every process holds whole, by name.
     """
 
@@ -42,6 +43,7 @@ class OwnShare:
                 self.parameters[name] = parameter
             elif name in self._rows:
                 self.parameters[name] = self._rows[name]
+        self.copied = {name for name in self._rows if is_copy(named[name])}
         shared_out = self._exchange is not None and self._exchange.shared_out
         self.is_all = not shared_out and len(self.common) == len(named)
 
@@ -72,7 +74,8 @@ class OwnShare:
                 own.grad = None if gradient is None else part_here(gradient)
             if own.grad is None:
                 own.grad = torch.zeros_like(own)
-        norm = nn.utils.get_total_norm([own.grad for own in self.parameters.values() if own.grad is not None])
+        counted = [own.grad for name, own in self.parameters.items() if name not in self.copied]
+        norm = nn.utils.get_total_norm([gradient for gradient in counted if gradient is not None])
         if self.is_all or self._processes is None:
             return norm
         return self._processes.sum_(norm.to(self._processes.device).double() ** 2).sqrt()

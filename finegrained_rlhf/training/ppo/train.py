@@ -16,6 +16,7 @@ from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.rollout.turns import in_turns
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -52,6 +53,32 @@ def train_ppo(job: TrainPPO, built: PPOTrainer, processes: Processes, run: RunDi
 
 def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOTrainer:
     """Load policy, value model, prompts and scorers, and check that they fit one another."""
+    with processes.in_turn():
+        models, engine, data = _load_models(job, processes)
+    policy = models.policy
+    composer = RewardComposer(
+        job.reward, processes.sum_, policy.eos_ids, byte_tokens(policy.tokenizer), job.rollout.max_new_tokens
+    )
+    composer.setup(processes.device)
+    composer.check_prompts([*data.train, *data.validation])
+    check_monitor(job.monitor, data.validation)
+    if processes.is_main and not job.allow_weak_rewards:
+        warn_of_weak_rewards(job.reward.components)
+    parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)
+    samples = KeptSamples(every=job.samples_every)
+    return PPOTrainer(
+        parts,
+        replace(job.ppo, kl=job.kl),
+        job.rollout,
+        seed=job.seed,
+        samples=samples,
+        algorithm=job.algorithm,
+        validation=Greedy() if job.validation_decoding == "greedy" else job.rollout.decoding(),
+    )
+
+
+def _load_models(job: TrainPPO, processes: Processes) -> tuple[PPOModels, RolloutEngine, PPOData]:
+    """Policy, value model and reference, which are checked before they are shared out, what draws, and the prompts."""
     policy = job.policy.load(processes.loading_device)
     decoding = job.rollout.decoding()
     if job.ppo.score_sampling_distribution and not decoding.plain:
@@ -73,25 +100,7 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     if isinstance(models.value, SeparateValueModel):
         longest = max(len(prompt.input_ids) for prompt in data.train) + job.rollout.max_new_tokens
         check_positions(models.value.backbone.config, longest, "value model")
-    composer = RewardComposer(
-        job.reward, processes.sum_, policy.eos_ids, byte_tokens(policy.tokenizer), job.rollout.max_new_tokens
-    )
-    composer.setup(processes.device)
-    composer.check_prompts([*data.train, *data.validation])
-    check_monitor(job.monitor, data.validation)
-    if processes.is_main and not job.allow_weak_rewards:
-        warn_of_weak_rewards(job.reward.components)
-    parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)
-    samples = KeptSamples(every=job.samples_every)
-    return PPOTrainer(
-        parts,
-        replace(job.ppo, kl=job.kl),
-        job.rollout,
-        seed=job.seed,
-        samples=samples,
-        algorithm=job.algorithm,
-        validation=Greedy() if job.validation_decoding == "greedy" else decoding,
-    )
+    return models, engine, data
 
 
 def warn_of_weak_rewards(components: Mapping[str, Any]) -> None:

@@ -66,7 +66,8 @@ class SupervisedRun(TrainingRun["SupervisedTrainer[Any]"]):
 
     def assemble(self, processes: Processes, run: RunDirectory) -> SupervisedTrainer[Any]:
         """Load model and data by the function that `assembly` names."""
-        trainer: SupervisedTrainer[Any] = named_class(self.assembly)(self, processes)
+        with processes.in_turn():
+            trainer: SupervisedTrainer[Any] = named_class(self.assembly)(self, processes)
         return trainer
 
     def train(self, built: SupervisedTrainer[Any], processes: Processes, run: RunDirectory) -> LoopResult:

@@ -104,6 +104,26 @@ def test_three_processes_some_without_work_end_as_one(cases: list[str], alone: P
         assert_alike(alone, tmp_path, case)
 
 
+@SLOW
+@pytest.mark.parametrize("sharding", ["full", "gradients"])
+def test_two_groups_of_two_processes_end_as_one(cases: list[str], alone: Path, tmp_path: Path, sharding: str) -> None:
+    """Each group has all matrices; what a group's copy adds is counted once, in the norm and in a checkpoint."""
+    chosen = one_of(cases, "t5_of_mini_batches")
+    run(tmp_path / "four", 4, sharding, chosen, shard_group=2)
+    run(tmp_path / "resumed", 1, "none", chosen, resume=str(tmp_path / "four"))
+    run(tmp_path / "again", 4, sharding, chosen, shard_group=2, resume=str(alone))
+    run(tmp_path / "one", 1, "none", chosen, resume=str(alone))
+    for case in chosen:
+        assert_alike(alone, tmp_path / "four", case)
+        assert_alike(tmp_path / "one", tmp_path / "again", case)
+        assert_alike(tmp_path / "one", tmp_path / "resumed", case)
+        told_by = [told(tmp_path / "four", rank)[case] for rank in range(4)]
+        metrics = told(alone)[case]["metrics"]
+        assert told_by[0]["metrics"] == pytest.approx({**metrics, "processes": 4}, rel=1e-4, abs=1e-4), case
+        if "adapters" not in case:  # of which nothing that is trained is in shards
+            assert sum(one["updated_here"] for one in told_by) > told_by[0]["trained"], case
+
+
 @pytest.mark.parametrize(
     ("processes", "sharding"),
     [
