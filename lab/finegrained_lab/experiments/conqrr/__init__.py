@@ -1,4 +1,4 @@
-"""What RewriteWorld and CANARD show of chapter 4."""
+"""Chapter 4 on RewriteWorld, CANARD and QReCC."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 
@@ -6,6 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "WriteCanardCorpus": "canard_corpus",
+        "QreccTable": "qrecc",
         "RewriteDifferences": "differences",
         "RewriteTable": "results",
         "RewriteWorldTable": "rewrite_world",
