@@ -26,13 +26,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small world in the form of the shared task: pages of passages, conversations of three sources."""
     place = tmp_path_factory.mktemp("qrecc")
     run("make_rewrite_world", f"output_dir={place}/world", "train=40", "dev=4", "test=24")
-    run(
-        "make_tiny_models",
-        f"data={place}/world/corpus.txt",
-        f"output_dir={place}/models",
-        "t5.d_model=32",
-        "bert.hidden_size=32",
-    )
+    run("make_tiny_models", f"data={place}/world/corpus.txt", f"output_dir={place}/models")
     for tower in ("query", "passage"):
         (place / "models" / tower).symlink_to(place / "models/bert")
     data = {part: RewriteData(f"{place}/world/{part}.jsonl").read().examples for part in ("train", "test")}
