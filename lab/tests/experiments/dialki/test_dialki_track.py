@@ -53,6 +53,7 @@ def test_rows_answers_and_page(data: Path, tmp_path: Path, capsys: pytest.Captur
     }  # fmt: skip
     assert rows["bm25_porter", "matched"]["selection_exact_match"] == rows["bm25_porter", "labels"]["selection_f1"] == 1.0
     assert rows["one_needed_snippet", "labels"]["selection_recall"] == 0.5
+    assert rows["bm25_porter", "labels"]["first_right"] == 1.0
     assert rows["all_of_the_entities", "labels"]["selection_precision"] == pytest.approx(2 / 3)
     dev = [i for i in range(60) if dstc11_part((Turn("user", f"Hello from guest {i} of the Inn."),)) == "dev" and i % 3]
     assert result["turns"]["dev"] == len(dev) and result["entities_matched"] == 1.0
