@@ -245,8 +245,8 @@ def ledger_parts() -> list[str]:
         "that can answer it. Contradicted: in none of them. Undecided: in some, in too few seeds, or the tables do not "
         "agree. Cannot be asked here: no table can answer it, for a reason that stands beside it below. In the last "
         f"column what of it was not run at all.\n\n{markdown_table(rows, list(rows[0])).strip()}",
-        "## By statement\n\nBehind each table in how many seeds the statement holds, and the two sides, means over seeds."
-        f"\n\n{markdown_table(statements, list(statements[0])).strip()}",
+        "## By statement\n\nBehind each table in how many seeds the statement holds, and the two sides, means over "
+        f"seeds.\n\n{markdown_table(statements, list(statements[0])).strip()}",
     ]
 
 
@@ -328,8 +328,8 @@ def proven_page() -> str:
     refused = [f"- [{table.title}]({table.page})." for table in shown if table.refused]
     if refused:
         parts.append(
-            "## Refused\n\nMade of files that differ from the commit that they name, so that no checkout gives them; they "
-            "are counted nowhere above, and have to be made again:\n\n" + "\n".join(refused)
+            "## Refused\n\nMade of files that differ from the commit that they name, so that no checkout gives them; "
+            "they are counted nowhere above, and have to be made again:\n\n" + "\n".join(refused)
         )
     paper = [{"experiment": f"`{name}`", "what it is": text} for name, text in paper_experiments()]
     parts.append(

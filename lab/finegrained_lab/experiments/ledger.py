@@ -67,7 +67,7 @@ class Statement:
 
     @property
     def verdict(self) -> Verdict:
-        """Of all tables together: that of each that can answer; tables of too few seeds count where there is no other."""
+        """Of all tables that can answer; those of too few seeds count where there is no other."""
         if not self.asked:
             return NOT_RUN
         answers = [one for one in self.asked if one.verdict != CANNOT]

@@ -27,7 +27,9 @@ def ledger(folder: Path, tables: dict[str, Any], *statements: dict[str, Any]) ->
         write_json(folder / "results" / f"{name}.json", content)
     said = [{"says": f"statement {i}", "source": "table 1", **one} for i, one in enumerate(statements)]
     (folder / "ledger.yaml").write_text(
-        yaml.safe_dump([{"work": "A paper", "headlines": [{"headline": "it works", "statements": said}]}], sort_keys=False)
+        yaml.safe_dump(
+            [{"work": "A paper", "headlines": [{"headline": "it works", "statements": said}]}], sort_keys=False
+        )
     )
     return read_ledger(folder / "ledger.yaml", folder / "results")
 

@@ -78,7 +78,9 @@ def test_entities_of_a_dialogue() -> None:
         return {number for _, number in match(turns)}
 
     assert found("Is Rosas quiet?") == found("Tell me of Rosa's bed and breakfast.") == {"1"}
-    assert found("Book Nandos City Centre.", "Is it loud?") == {"3"}  # the longer name; a turn without a name is passed over
+    assert found("Book Nandos City Centre.", "Is it loud?") == {
+        "3"
+    }  # the longer name; a turn without a name is passed over
     assert found("Rosa's or Nandos?", "A and B Guest House, or two two?") == {"0", "5"}  # the latest turn with a name
     assert found("May I ask you something?") == set() and found("The Ask Restaurant, please") == {"4"}
 

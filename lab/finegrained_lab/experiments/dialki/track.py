@@ -1,7 +1,7 @@
 """DSTC11 track 5 by its own measures: which set of snippets a turn needs, by what needs no training.
 
-A system scores every snippet of some entities; a rule makes a set of the scores: those that reach a share of the highest,
-and at most so many. The rule is chosen on turns of `train`, what is measured is `dev`.
+A system scores every snippet of some entities; a rule makes a set of the scores: those that reach a share of the
+highest, and at most so many. The rule is chosen on turns of `train`, what is measured is `dev`.
 """
 
 from __future__ import annotations
@@ -190,13 +190,14 @@ class Dstc11TrackTable(Results):
         turns = result["turns"]
         return (
             f"{self.opening(result, self.title, self.about)}\n\nTurns: {turns['dev']} of dev, rules chosen on "
-            f"{turns['tuned_on']} of train. A turn needs {result['snippets_a_turn']:.2f} snippets; the entities that are "
-            f"found are those of its labels in {result['entities_matched']:.1%}.\n\n"
+            f"{turns['tuned_on']} of train. A turn needs {result['snippets_a_turn']:.2f} snippets; the entities that "
+            f"are found are those of its labels in {result['entities_matched']:.1%}.\n\n"
             f"{markdown_table(rows, columns)}\n`snippets`: how many a system names for a turn; `{FIRST}`: "
             "the snippet with the highest score is one of those needed, which is the `dev_exact_match` of the pages of "
-            "trained models (`dstc11.md`, `dstc11_minilm.md`) where entities are those of the labels; `share`, `most`: its "
-            "rule. `one_needed_snippet` always names one right snippet, `all_of_the_entities` every snippet of the "
-            "right entities: what no system must fall below.\n\nPublished on the track's test part (exact match and F1, "
+            "trained models (`dstc11.md`, `dstc11_minilm.md`) where entities are those of the labels; `share`, `most`: "
+            "its rule. Two answers know the labels: `one_needed_snippet` always names one right snippet, "
+            "`all_of_the_entities` every snippet of the right entities.\n\nPublished on the track's test part (exact match "
+            "and F1, "
             f"with entities and detection of their own, not compared with these): {published}.\n"
         )
 
@@ -205,6 +206,7 @@ def _known(track: Track, asked: Sequence[TrackTurn]) -> Iterable[tuple[str, list
     """Answers that need the labels: one right snippet, and everything of the right entities."""
     yield "one_needed_snippet", [Label(True, frozenset({min(turn.label.snippets)})) for turn in asked]
     entities = [{snippet.entity for snippet in turn.label.snippets} for turn in asked]
-    yield "all_of_the_entities", [
-        Label(True, frozenset(snippet for entity in of for snippet in track.texts[entity])) for of in entities
-    ]
+    yield (
+        "all_of_the_entities",
+        [Label(True, frozenset(snippet for entity in of for snippet in track.texts[entity])) for of in entities],
+    )

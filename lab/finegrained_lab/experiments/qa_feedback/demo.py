@@ -62,12 +62,12 @@ class DemoRealTable(Results):
 
     title: ClassVar[str] = "Real questions: a pretrained policy learns from its own best answers"
     about: ClassVar[str] = (
-        "SmolLM2-135M-Instruct answers real questions; a small reward on MiniLM, which learnt from people's marks of other "
-        "questions, chooses the best of its samples of yet other ones, and it is trained on these for one round. Here are "
-        "held-out questions. `before`, `after`: means over the samples of a question; `…, best of n`: the sample that the "
-        "reward likes best. `gold` is the human answer, `cut_gold` its first 30 words, `cut_lead` the first 35 words of "
-        "the first passage, `best_sentence` the passage sentence nearest to the question. `bottleneck` is the reward "
-        "itself, which is no judge of what was trained on it; the other columns need none (`measures.md`)."
+        "SmolLM2-135M-Instruct answers real questions; a small reward on MiniLM, which learnt from people's marks, "
+        "chooses the best of its samples, and it is trained on these for one round. Here are held-out questions. "
+        "`before`, `after`: means over the samples of a question; `…, best of n`: the sample that the reward likes "
+        "best. `gold` is the human answer, `cut_gold` its first 30 words, `cut_lead` the first 35 words of the first "
+        "passage, `best_sentence` the passage sentence nearest to the question. `bottleneck` is the reward itself, "
+        "which is no judge of what was trained on it; the other columns need none (`measures.md`)."
     )
 
     before: InputFile
@@ -163,7 +163,9 @@ def _means(rows: Sequence[Measured]) -> dict[str, float | None]:
     return {c: fmean(of) if of else None for c, of in known.items()}
 
 
-def _shown(difference: Sequence[float]) -> str:
+def _shown(difference: Sequence[float] | None) -> str:
+    if difference is None:
+        return "–"
     value, low, high = difference
     return f"{value:+.3f} [{low:+.2f}, {high:+.2f}]"
 
@@ -175,8 +177,9 @@ def answers_page(model: Bottleneck, before: Sequence[OutputRecord], after: Seque
     """
     parts: list[Any] = [
         el("h1", "Answers before and after"),
-        el("p", "The first sample of each. The ground of a piece is the reward of its relevance: green earns, red costs. "
-           "A sentence that the reward of factuality calls false is underlined. Neither is a judge.", class_="note"),
+        el("p", "The first sample of each. The ground of a piece is the reward of its relevance: green earns, red "
+           "costs. A sentence that the reward of factuality calls false is underlined. Neither is a judge.",
+           class_="note"),
     ]  # fmt: skip
     for old, new in zip(before, after, strict=True):
         pair = [

@@ -1,4 +1,4 @@
-"""A pool of samples, several of each question: what the best of n by a reward is worth, and what a policy is taught of it.
+"""A pool of samples, several of each question: what the best of n by a reward is worth, and what is taught of it.
 
 The reward is a bottleneck's (`reward_model=bottleneck`): whole as its head of preferences weighs it, and each component
 alone. Beside it stand controls that anybody could pay for, length and chance, and a bound, the gold answer's own facts.
@@ -18,7 +18,7 @@ from finegrained_lab.experiments.intervals import difference_interval
 from finegrained_lab.experiments.qa_feedback.measures import Measured, is_finished, measured_answers
 from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE, GOLD_WORDS
 from finegrained_lab.experiments.results_table import Results
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TOTAL = "bottleneck"
 PARTS = ("relevance", "factuality", "completeness")
 LENGTH, CHANCE, RECALL = "length", "chance", "gold recall"
+CHOOSERS = (TOTAL, *PARTS, LENGTH, CHANCE)
 MEASURES = ("facts/recalled", "facts/unsupported", "copied/share", "rouge_lsum", "finished", "words")
 """Of an answer, without a judge."""
 CUT_GOLD = "cut_gold"
@@ -61,6 +62,14 @@ def totals(model: Bottleneck, record: OutputRecord, answers: Sequence[str]) -> d
     return {TOTAL: whole, **{name: [float(row[i]) for row in parts] for i, name in enumerate(PARTS)}}
 
 
+def rewards_of(
+    model: Bottleneck, record: OutputRecord, answers: Sequence[str], drawn: random.Random
+) -> dict[str, list[float]]:
+    """What every reward that a policy may be taught by gives answers: `CHOOSERS`."""
+    own = {LENGTH: [float(len(answer.split())) for answer in answers], CHANCE: [drawn.random() for _ in answers]}
+    return totals(model, record, answers) | own
+
+
 def pool_of(model: Bottleneck, records: Sequence[OutputRecord], seed: int) -> list[Pooled]:
     """Reward and measure every sample once.
 
@@ -72,9 +81,7 @@ def pool_of(model: Bottleneck, records: Sequence[OutputRecord], seed: int) -> li
         if not record.references:
             raise DataError("needs a gold answer", record=record.id, field="answer")
         measures = measured_answers(record.question, record.passages, record.references[0], record.outputs)
-        rewards = totals(model, record, record.outputs)
-        rewards[LENGTH] = [float(len(answer.split())) for answer in record.outputs]
-        rewards[CHANCE] = [drawn.random() for _ in record.outputs]
+        rewards = rewards_of(model, record, record.outputs, drawn)
         rewards[RECALL] = [row["facts/recalled"] or 0.0 for row in measures]
         pool.append(Pooled(record, rewards, measures))
     return pool
@@ -91,7 +98,9 @@ def best_of_n(rewards: Sequence[float], values: Sequence[float | None], n: int) 
         values: of the same; None where there is nothing to count.
         n: at most N.
     """
-    known = sorted((reward, i, value) for i, (reward, value) in enumerate(zip(rewards, values, strict=True)) if value is not None)
+    known = sorted(
+        (reward, i, value) for i, (reward, value) in enumerate(zip(rewards, values, strict=True)) if value is not None
+    )
     if not known:
         return None
     n = min(n, len(known))
@@ -133,12 +142,14 @@ def gate_of_reward(model: Bottleneck, pool: Sequence[Pooled]) -> dict[str, Any]:
         for name, value in zip(texts, given, strict=True):
             by_name[name].append(value)
         by_name[SFT].append(fmean(one.rewards[TOTAL]))
-    return judge_gate(by_name, None, "the reward itself, by which the best are chosen; `sft` is the mean of the samples")
+    return judge_gate(
+        by_name, None, "the reward itself, by which the best are chosen; `sft` is the mean of the samples"
+    )
 
 
 @dataclass(frozen=True)
 class TeachBest(Settings):
-    """Writes a prompt file whose answers are the best of the samples: one round of expert iteration (best of n, distilled).
+    """Writes a prompt file whose answers are the best of the samples: a round of expert iteration.
 
     A sample that does not end as a sentence is never taught; a question that has no other is left out.
 
@@ -146,11 +157,19 @@ class TeachBest(Settings):
         samples: outputs file, several of each question.
         reward_model: a bottleneck, or the run that trained it.
         output: the prompt file.
+        by: which reward of a pool chooses: the whole, a component of it, or `length` or `chance` as controls.
+        seed: of the choice by chance.
     """
 
     samples: InputFile
     reward_model: ModelName
     output: OutputFile
+    by: str = TOTAL
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.by not in CHOOSERS:
+            raise ConfigError(f"by: expected one of {', '.join(CHOOSERS)}, got {self.by!r}")
 
     def run(self) -> dict[str, int]:
         """Choose and write.
@@ -165,10 +184,10 @@ class TeachBest(Settings):
         from reward_models.bottleneck.model import load_bottleneck
 
         model, records = load_bottleneck(str(self.reward_model)), read_outputs(self.samples)
-        taught = []
+        drawn, taught = random.Random(self.seed), []
         for record in records:
             if answers := [answer for answer in record.outputs if is_finished(answer)]:
-                scores = totals(model, record, answers)[TOTAL]
+                scores = rewards_of(model, record, answers, drawn)[self.by]
                 best = answers[scores.index(max(scores))]
                 taught.append(QAExample(record.id, record.question, record.text, (best,), record.passages))
         if not taught:
@@ -234,8 +253,10 @@ class PoolCurves(Results):
         )
 
 
-def paired_difference(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[float]:
-    """The mean difference over the questions where both are known, and its 95% borders."""
+def paired_difference(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[float] | None:
+    """The mean difference over the questions where both are known, and its 95% borders; None where none is."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
+    if not pairs:
+        return None
     first, second, ones = [a for a, _ in pairs], [b for _, b in pairs], [1.0] * len(pairs)
     return [fmean(first) - fmean(second), *difference_interval((first, ones), (second, ones))]

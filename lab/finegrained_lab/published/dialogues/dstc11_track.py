@@ -1,7 +1,7 @@
 """DSTC11 track 5 as its task is: sets of snippets, the track's file and measures, and which entities a turn is about.
 
 `read_dstc11` makes dialogues of the same files for DIALKI, whose candidates are those of the entities that the labels
-name. Here an answer is a set of snippets (a sentence of a review, or an FAQ), and entities can be found in the dialogue.
+name. Here an answer is a set of snippets (a sentence of a review, or an FAQ), and entities are found in the dialogue.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Entity = tuple[str, str]
 """Domain and number of an entity."""
 _WORD = re.compile(r"[a-z0-9]+")
 _KINDS = frozenset(
-    "the a an and of by restaurant restaurants hotel house guesthouse guest bed breakfast lodge cafe bar bistro pizzeria "
-    "takeaway brasserie food chinese city centre cambridge".split()
+    "the a an and of by restaurant restaurants hotel house guesthouse guest bed breakfast lodge cafe bar bistro "
+    "pizzeria takeaway brasserie food chinese city centre cambridge".split()
 )
 """Words of a name that say what or where an entity is, not which."""
 _ORDINARY = frozenset({("ask",), ("worth",), ("bridge",), ("b",), ("standard",), ("travellers",), ("saffron",)})
@@ -144,7 +144,9 @@ def read_labels(path: str | Path) -> list[Label]:
             target = get_field(item, "target")
             require(isinstance(target, bool), f"expected true or false, got {target!r}", "target")
             knowledge = as_list(item.get("knowledge", []), "knowledge")
-            named = [read_snippet(as_object(one, f"knowledge[{j}]"), f"knowledge[{j}]") for j, one in enumerate(knowledge)]
+            named = [
+                read_snippet(as_object(one, f"knowledge[{j}]"), f"knowledge[{j}]") for j, one in enumerate(knowledge)
+            ]
             labels.append(Label(target, frozenset(Snippet(*one) for one in named), item.get("response") or ""))
         except DataError as error:
             raise error.at(file=path, record=i) from None
@@ -181,7 +183,7 @@ def _snippets(entity: Entity, raw: Mapping[str, Any]) -> Iterable[tuple[Snippet,
 def track_scores(references: Sequence[Label], answers: Sequence[Label]) -> dict[str, float]:
     """The track's measures of detection and selection.
 
-    Snippets are counted over all records together (micro): one that is named is right where it is among the reference's.
+    Snippets are counted over all records together (micro): one that is named is right if the reference has it too.
     Exact match is the share, of the records in which the reference or the answer names a snippet, in which both name
     the same ones; so an answer to a turn that asks for nothing counts against it. 0 where there is nothing to count.
 

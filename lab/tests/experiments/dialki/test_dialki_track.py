@@ -46,12 +46,16 @@ def data(tmp_path: Path) -> Path:
 
 def test_rows_answers_and_page(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers, output = tmp_path / "answers", tmp_path / "track.json"
-    result = Dstc11TrackTable(str(output), "the command", data=str(data), answers=str(answers), chosen="On train.").run()
+    result = Dstc11TrackTable(
+        str(output), "the command", data=str(data), answers=str(answers), chosen="On train."
+    ).run()
     rows = {(row["system"], row["entities"]): row for row in result["rows"]}
     assert {system for system, _ in rows} == {
         "bm25", "bm25_porter", "bm25_snowball", "one_needed_snippet", "all_of_the_entities"
     }  # fmt: skip
-    assert rows["bm25_porter", "matched"]["selection_exact_match"] == rows["bm25_porter", "labels"]["selection_f1"] == 1.0
+    assert (
+        rows["bm25_porter", "matched"]["selection_exact_match"] == rows["bm25_porter", "labels"]["selection_f1"] == 1.0
+    )
     assert rows["one_needed_snippet", "labels"]["selection_recall"] == 0.5
     assert rows["bm25_porter", "labels"]["first_right"] == 1.0
     assert rows["all_of_the_entities", "labels"]["selection_precision"] == pytest.approx(2 / 3)

@@ -13,7 +13,7 @@ import pytest
 from finegrained_lab.experiments.qa_feedback import pool
 from finegrained_lab.experiments.qa_feedback.demo import DemoRealTable, answers_page
 from finegrained_lab.experiments.qa_feedback.pool import PoolCurves, TeachBest, best_of_n
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
@@ -68,6 +68,13 @@ def test_only_finished_samples_are_taught(tmp_path: Path) -> None:
     job = TeachBest(path, "reward", str(tmp_path / "best.json"))
     assert job.run() == {"questions": 3, "taught": 3}
     assert {example.references for example in read_examples(tmp_path / "best.json")} == {("It is 120 metres deep.",)}
+    longest = TeachBest(
+        samples(tmp_path / "l.jsonl", "Yes.", "It is."), "reward", str(tmp_path / "l.json"), by="length"
+    )
+    assert longest.run()["taught"] == 3
+    assert {example.references for example in read_examples(tmp_path / "l.json")} == {("It is.",)}
+    with pytest.raises(ConfigError, match="by: expected one of bottleneck, .*, got 'gold recall'"):
+        TeachBest(path, "reward", "x", by="gold recall")
     with pytest.raises(DataError, match="no sample ends as a sentence does"):
         TeachBest(samples(tmp_path / "cut.jsonl", "It is"), "reward", str(tmp_path / "none.json")).run()
 

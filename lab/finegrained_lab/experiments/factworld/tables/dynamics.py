@@ -72,7 +72,9 @@ class DynamicsTable(Table):
     columns = ("start", "lowest", "highest", "end", "lowest_at", "highest_at")
     caption = "Rewards of the three components and true rates during training; means over seeds, bands their range"
     claims = (
-        Claim("factuality ends above where it began", "figure 6.4", "end", FACT_SEGMENT, ">", FACT_SEGMENT, None, "start"),
+        Claim(
+            "factuality ends above where it began", "figure 6.4", "end", FACT_SEGMENT, ">", FACT_SEGMENT, None, "start"
+        ),
         Claim("relevance ends above where it began", "figure 6.4", "end", REL_SEGMENT, ">", REL_SEGMENT, None, "start"),
         Claim("… and peaks before completeness does", "figure 6.4", "highest_at", REL_SEGMENT, "<", COMP),
         Claim(
