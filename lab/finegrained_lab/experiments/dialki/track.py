@@ -196,9 +196,8 @@ class Dstc11TrackTable(Results):
             "the snippet with the highest score is one of those needed, which is the `dev_exact_match` of the pages of "
             "trained models (`dstc11.md`, `dstc11_minilm.md`) where entities are those of the labels; `share`, `most`: "
             "its rule. Two answers know the labels: `one_needed_snippet` always names one right snippet, "
-            "`all_of_the_entities` every snippet of the right entities.\n\nPublished on the track's test part (exact match "
-            "and F1, "
-            f"with entities and detection of their own, not compared with these): {published}.\n"
+            "`all_of_the_entities` every snippet of the right entities.\n\nPublished on the track's test part (exact "
+            f"match and F1, with entities and detection of their own, not compared with these): {published}.\n"
         )
 
 

@@ -39,11 +39,14 @@ if TYPE_CHECKING:
 BEFORE, AFTER = "before", "after"
 _COLUMNS = (TOTAL, *MEASURES)
 _STYLE = """
-:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem}
-h2{font-size:1.05rem;margin:2rem 0 .5rem;overflow-wrap:anywhere}.pair{display:grid;gap:.75rem;grid-template-columns:1fr 1fr}
-@media(max-width:640px){.pair{grid-template-columns:1fr}}.pair>div,.gold{border:1px solid #8886;border-radius:6px;
-padding:.6rem;overflow-wrap:anywhere}b{display:block;font-size:.85rem}.gold{margin-top:.75rem}mark{color:inherit;
-background:none;border-bottom:3px solid transparent}.note{opacity:.8}
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem}
+h2{font-size:1.05rem;margin:2rem 0 .5rem;overflow-wrap:anywhere}
+.pair{display:grid;gap:.75rem;grid-template-columns:1fr 1fr}
+@media(max-width:640px){.pair{grid-template-columns:1fr}}
+.pair>div,.gold{border:1px solid #8886;border-radius:6px;padding:.6rem;overflow-wrap:anywhere}
+b{display:block;font-size:.85rem}.gold{margin-top:.75rem}
+mark{color:inherit;background:none;border-bottom:3px solid transparent}.note{opacity:.8}
 """
 
 
