@@ -91,7 +91,7 @@ def score_turns(
     track: Track, turns: Iterable[TrackTurn], score: Score, entities: Callable[[TrackTurn], Iterable[Entity]]
 ) -> list[Scored]:
     """Score all snippets of a turn's entities against its last turn."""
-    scored = []
+    scored: list[Scored] = []
     for turn in turns:
         texts = {snippet: text for entity in sorted(entities(turn)) for snippet, text in track.texts[entity].items()}
         values = score(turn.turns[-1], list(texts.values())) if texts else []

@@ -196,10 +196,9 @@ def answers_page(model: Bottleneck, before: Sequence[OutputRecord], after: Seque
 
 def _coloured(model: Bottleneck, record: OutputRecord, answer: str) -> str:
     source = model.source(record.question, record.passages)
-    spans = model.cut("relevance", answer)
-    worth = 1 - 2 * model.errors("relevance", source, [answer[a:b] for a, b in spans]) if spans else []
-    sentences = model.cut("factuality", answer)
-    wrong = model.errors("factuality", source, [answer[a:b] for a, b in sentences]) if sentences else []
+    spans, sentences = model.cut("relevance", answer), model.cut("factuality", answer)
+    worth = [1 - 2 * error for error in _errors(model, "relevance", source, answer, spans)]
+    wrong = _errors(model, "factuality", source, answer, sentences)
     false = [span for span, p in zip(sentences, wrong, strict=True) if p > 0.5]
     shown, place = [], 0
     for (start, end), value in zip(spans, worth, strict=True):
@@ -209,3 +208,11 @@ def _coloured(model: Bottleneck, record: OutputRecord, answer: str) -> str:
         shown += [escape(answer[start:end]), "</mark>"]
         place = end
     return "".join(shown) + escape(answer[place:])
+
+
+def _errors(
+    model: Bottleneck, component: str, source: Any, answer: str, spans: Sequence[tuple[int, int]]
+) -> list[float]:
+    """Probabilities of an error in each span; none of an answer without words."""
+    found: list[float] = list(model.errors(component, source, [answer[a:b] for a, b in spans])) if spans else []
+    return found
