@@ -80,8 +80,8 @@ class Forecast(Settings):
             forecast["processor_s"] = slowest["time/processor_s"]
             worked = f" ({forecast['processor_s']:.1f} s of a processor)"
         print(
-            f"a step takes {max(steps):.1f} s{worked}, a validation {validation_s:.1f} s: about {hours:.1f} hours a run "
-            f"of {self.steps} steps, {forecast['hours']:.1f} for {self.runs} of them"
+            f"a step takes {max(steps):.1f} s{worked}, a validation {validation_s:.1f} s: about {hours:.1f} hours a "
+            f"run of {self.steps} steps, {forecast['hours']:.1f} for {self.runs} of them"
         )
         write_json(Path(self.output), forecast)
         return forecast

@@ -138,7 +138,8 @@ class RealPolicyTable(ComparedTable):
         )
         return (
             f"Budget `{result['budget']}` on {where}; a step took {forecast['step_s']:.0f} s{worked} when it was "
-            f"measured. Questions and feedback records: {counts}.\n\n{gate_page(result['gate'])}\n{super().body(result)}\n"
+            f"measured. Questions and feedback records: {counts}.\n\n{gate_page(result['gate'])}\n"
+            f"{super().body(result)}\n"
             f"## Difference from {self.baseline}, with 95% intervals over the held-out questions\n\n"
             f"{markdown_table(rows, ['system', *next(iter(result['intervals'].values()))])}\n"
             f"## Answers side by side\n\nThe first held-out questions, seed {result['seeds'][0]}.\n\n{shown}"
