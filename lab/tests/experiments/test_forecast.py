@@ -31,6 +31,15 @@ def test_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "about 1.2 hours a run of 40 steps, 2.3 for 2 of them" in capsys.readouterr().out
 
 
+def test_the_processors_part_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the slowest step; a machine that is shared takes the rest."""
+    write_run(tmp_path)
+    rows = [{"step": 1, "time/step_s": 90.0, "time/processor_s": 30.0}, {"step": 2, "time/step_s": 60.0}]
+    write_jsonl(tmp_path / "run" / "metrics.jsonl", rows)
+    assert forecast(tmp_path).run()["processor_s"] == 30.0
+    assert "a step takes 90.0 s (30.0 s of a processor), a validation" in capsys.readouterr().out
+
+
 def test_too_much_is_refused_and_says_what_fits(tmp_path: Path) -> None:
     """An hour: n steps take 90 n + 120 (1 + 4 n / 40) seconds, so 34 fit."""
     write_run(tmp_path)

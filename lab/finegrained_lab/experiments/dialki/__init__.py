@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "DialogueWorldTable": "dialogue_world",
         "Doc2DialTable": "thesis_tables",
         "Dstc11Table": "dstc11",
+        "Dstc11TrackTable": "track",
         "MinilmDstc11Table": "dstc11",
         "ResponseTable": "responses",
         "WowTable": "thesis_tables",

@@ -18,6 +18,7 @@ from finegrained_lab.experiments.intervals import share_interval
 from finegrained_lab.experiments.qa_feedback.trivial import trivial_answers
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.markers import InputFile, Seed
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, FIRST, SECOND, FeedbackRecord, pair_order
 from finegrained_rlhf.metrics.functions import rouge_lsum_scores
@@ -53,18 +54,30 @@ class Judged:
 
 def measured(record: FeedbackRecord, answers: Sequence[str]) -> list[Measured]:
     """The measures of answers to a record's question, the shuffled control left out."""
-    passages = [f"{passage.title}\n{passage.text}" for passage in record.passages]
-    references = [record.gold] if record.gold else []
+    return measured_answers(record.question, record.passages, record.gold, answers)
+
+
+def measured_answers(
+    question: str, read: Sequence[Passage], gold: str | None, answers: Sequence[str]
+) -> list[Measured]:
+    """The measures of answers to a question, by its passages and the human answer."""
+    passages = [f"{passage.title}\n{passage.text}" for passage in read]
+    references = [gold] if gold else []
     overlaps = rouge_lsum_scores(answers, [references] * len(answers), shared_segmenter(RULES)) if references else []
     rows: list[Measured] = []
     for place, answer in enumerate(answers):
-        counts = measures_of(answer, record.question, passages, references)
+        counts = measures_of(answer, question, passages, references)
         row: Measured = {name: total / count if count else None for name, (total, count) in counts.items()}
         row[ROUGE] = overlaps[place] if overlaps else None
-        row["finished"] = float(answer.rstrip(" \"'”’)").endswith((".", "!", "?")))
+        row["finished"] = float(is_finished(answer))
         row[WORDS] = float(len(answer.split()))
         rows.append(row)
     return rows
+
+
+def is_finished(answer: str) -> bool:
+    """Whether an answer ends as a sentence does."""
+    return answer.rstrip(" \"'”’)").endswith((".", "!", "?"))
 
 
 def judged_records(records: Sequence[FeedbackRecord], seed: int) -> list[Judged]:

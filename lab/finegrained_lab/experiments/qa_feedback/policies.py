@@ -123,6 +123,7 @@ class RealPolicyTable(ComparedTable):
         """Machine and budget, the rows, intervals over questions, samples."""
         machine, split, forecast = result["hardware"], result["split"], result["forecast"]
         where = ", ".join(machine["gpus"]) or f"{machine['processor']}, {machine['cores']} cores"
+        worked = f", {forecast['processor_s']:.0f} s of a processor," if "processor_s" in forecast else ""
         counts = ", ".join(f"{name} {number}" for name, number in split.items())
         rows = [
             {
@@ -136,8 +137,9 @@ class RealPolicyTable(ComparedTable):
             for sample in result["samples"]
         )
         return (
-            f"Budget `{result['budget']}` on {where}; a step took {forecast['step_s']:.0f} s when it was measured. "
-            f"Questions and feedback records: {counts}.\n\n{gate_page(result['gate'])}\n{super().body(result)}\n"
+            f"Budget `{result['budget']}` on {where}; a step took {forecast['step_s']:.0f} s{worked} when it was "
+            f"measured. Questions and feedback records: {counts}.\n\n{gate_page(result['gate'])}\n"
+            f"{super().body(result)}\n"
             f"## Difference from {self.baseline}, with 95% intervals over the held-out questions\n\n"
             f"{markdown_table(rows, ['system', *next(iter(result['intervals'].values()))])}\n"
             f"## Answers side by side\n\nThe first held-out questions, seed {result['seeds'][0]}.\n\n{shown}"

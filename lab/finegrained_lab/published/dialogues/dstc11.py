@@ -47,7 +47,7 @@ def read_dstc11(path: str | Path, part: Part = "all") -> DialogueReading:
     examples = []
     for i, (log, label) in enumerate(zip(logs, labels, strict=True)):
         try:
-            turns = _turns(log)
+            turns = read_turns(log)
         except DataError as error:
             raise error.at(file=path / "logs.json", record=i) from None
         try:
@@ -76,7 +76,12 @@ def _array(path: Path) -> list[Any]:
     return rows
 
 
-def _turns(log: Any) -> tuple[Turn, ...]:
+def read_turns(log: Any) -> tuple[Turn, ...]:
+    """The turns of a record of `logs.json`.
+
+    Raises:
+        DataError: one is broken, or the user says nothing.
+    """
     turns = []
     for i, item in enumerate(as_list(log, "(record)")):
         item = as_object(item, f"[{i}]")
@@ -139,7 +144,7 @@ def _cut(
 def _example(number: int, turns: tuple[Turn, ...], label: Mapping[str, Any], knowledge: _Knowledge) -> DialogueExample:
     snippets = as_list(get_field(label, "knowledge"), "knowledge")
     require(len(snippets) > 0, "a turn that seeks knowledge has no snippets", "knowledge")
-    named = [_snippet(as_object(item, f"knowledge[{i}]"), f"knowledge[{i}]") for i, item in enumerate(snippets)]
+    named = [read_snippet(as_object(item, f"knowledge[{i}]"), f"knowledge[{i}]") for i, item in enumerate(snippets)]
     passages: list[Passage] = []
     places: dict[tuple[_Entity, tuple[str, ...]], tuple[int, int]] = {}
     entities = sorted({entity for entity, _ in named})  # an order that says nothing of the labels
@@ -164,7 +169,7 @@ def _example(number: int, turns: tuple[Turn, ...], label: Mapping[str, Any], kno
     )
 
 
-def _snippet(item: Mapping[str, Any], field: str) -> tuple[_Entity, tuple[str, ...]]:
+def read_snippet(item: Mapping[str, Any], field: str) -> tuple[_Entity, tuple[str, ...]]:
     """The entity of a label and the place in its documents: `(doc_type, doc_id[, sent_id])`."""
     keys = ("domain", "entity_id", "doc_type", "doc_id")
     domain, number, kind, document = (str(get_field(item, key, f"{field}.")) for key in keys)

@@ -1,0 +1,262 @@
+"""A pool of samples, several of each question: what the best of n by a reward is worth, and what is taught of it.
+
+The reward is a bottleneck's (`reward_model=bottleneck`): whole as its head of preferences weighs it, and each component
+alone. Beside it stand controls that anybody could pay for, length and chance, and a bound, the gold answer's own facts.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, SFT, gate_page, judge_gate
+from finegrained_lab.experiments.intervals import difference_interval
+from finegrained_lab.experiments.qa_feedback.measures import Measured, is_finished, measured_answers
+from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE, GOLD_WORDS
+from finegrained_lab.experiments.results_table import Results
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed
+from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
+from finegrained_rlhf.feedback.reading import write_examples
+from finegrained_rlhf.feedback.records import QAExample
+from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.text.trivial import best_sentence, cut_lead
+
+if TYPE_CHECKING:
+    from reward_models.bottleneck.model import Bottleneck
+
+TOTAL = "bottleneck"
+PARTS = ("relevance", "factuality", "completeness")
+LENGTH, CHANCE, RECALL = "length", "chance", "gold recall"
+CHOOSERS = (TOTAL, *PARTS, LENGTH, CHANCE)
+MEASURES = ("facts/recalled", "facts/unsupported", "copied/share", "rouge_lsum", "finished", "words")
+"""Of an answer, without a judge."""
+CUT_GOLD = "cut_gold"
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The samples of a question.
+
+    Attributes:
+        record: question, passages, gold answer and samples.
+        rewards: of each sample, by name of the reward.
+        measures: of each sample.
+    """
+
+    record: OutputRecord
+    rewards: Mapping[str, Sequence[float]]
+    measures: Sequence[Measured]
+
+
+def totals(model: Bottleneck, record: OutputRecord, answers: Sequence[str]) -> dict[str, list[float]]:
+    """What a bottleneck gives answers to a question: as a whole, and each component by itself."""
+    source = model.source(record.question, record.passages)
+    parts = [model.features("preference", source, answer) for answer in answers]
+    whole = [model.score("preference", source, answer) for answer in answers]
+    return {TOTAL: whole, **{name: [float(row[i]) for row in parts] for i, name in enumerate(PARTS)}}
+
+
+def rewards_of(
+    model: Bottleneck, record: OutputRecord, answers: Sequence[str], drawn: random.Random
+) -> dict[str, list[float]]:
+    """What every reward that a policy may be taught by gives answers: `CHOOSERS`."""
+    own = {LENGTH: [float(len(answer.split())) for answer in answers], CHANCE: [drawn.random() for _ in answers]}
+    return totals(model, record, answers) | own
+
+
+def pool_of(model: Bottleneck, records: Sequence[OutputRecord], seed: int) -> list[Pooled]:
+    """Reward and measure every sample once.
+
+    Raises:
+        DataError: a question has no gold answer.
+    """
+    drawn, pool = random.Random(seed), []
+    for record in records:
+        if not record.references:
+            raise DataError("needs a gold answer", record=record.id, field="answer")
+        measures = measured_answers(record.question, record.passages, record.references[0], record.outputs)
+        rewards = rewards_of(model, record, record.outputs, drawn)
+        rewards[RECALL] = [row["facts/recalled"] or 0.0 for row in measures]
+        pool.append(Pooled(record, rewards, measures))
+    return pool
+
+
+def best_of_n(rewards: Sequence[float], values: Sequence[float | None], n: int) -> float | None:
+    """The expected value of the sample with the highest reward among n of N that are drawn without replacement.
+
+    The sample of rank i from below (from 0) is the best of C(i, n − 1) of the C(N, n) draws; of equal rewards the one
+    that was drawn later counts as higher. Samples without a value are left out, with n at most what is left.
+
+    Args:
+        rewards: of N samples.
+        values: of the same; None where there is nothing to count.
+        n: at most N.
+    """
+    known = sorted(
+        (reward, i, value) for i, (reward, value) in enumerate(zip(rewards, values, strict=True)) if value is not None
+    )
+    if not known:
+        return None
+    n = min(n, len(known))
+    return sum(value * math.comb(rank, n - 1) for rank, (_, _, value) in enumerate(known)) / math.comb(len(known), n)
+
+
+def curves(pool: Sequence[Pooled], counts: Sequence[int]) -> list[dict[str, Any]]:
+    """A row a reward and n: the means over questions of the reward itself and of each measure, of the best of n."""
+    rows = []
+    for name in pool[0].rewards:
+        for n in counts:
+            row: dict[str, Any] = {"reward": name, "n": n}
+            row["itself"] = fmean(best_of_n(one.rewards[name], one.rewards[name], n) or 0.0 for one in pool)
+            for measure in MEASURES:
+                values = [best_of_n(one.rewards[name], [of[measure] for of in one.measures], n) for one in pool]
+                known = [value for value in values if value is not None]
+                row[measure] = fmean(known) if known else None
+            rows.append(row)
+    return rows
+
+
+def trivial_of(record: OutputRecord) -> dict[str, str]:
+    """The gold answer, its first words, and answers that nobody has to learn; empty where there is none."""
+    gold, passages = record.references[0], [passage.text for passage in record.passages]
+    return {
+        GOLD: gold,
+        CUT_GOLD: " ".join(gold.split()[:GOLD_WORDS]),
+        CUT_LEAD: cut_lead(passages) or "",
+        BEST_SENTENCE: best_sentence(record.question, passages) or "",
+    }
+
+
+def gate_of_reward(model: Bottleneck, pool: Sequence[Pooled]) -> dict[str, Any]:
+    """Whether what the reward says counts: what it gives gold answers, samples (their mean) and a cut copy."""
+    by_name: dict[str, list[float]] = {GOLD: [], SFT: [], CUT_LEAD: [], BEST_SENTENCE: [], CUT_GOLD: []}
+    for one in pool:
+        texts = trivial_of(one.record)
+        given = totals(model, one.record, list(texts.values()))[TOTAL]
+        for name, value in zip(texts, given, strict=True):
+            by_name[name].append(value)
+        by_name[SFT].append(fmean(one.rewards[TOTAL]))
+    return judge_gate(
+        by_name, None, "the reward itself, by which the best are chosen; `sft` is the mean of the samples"
+    )
+
+
+@dataclass(frozen=True)
+class TeachBest(Settings):
+    """Writes a prompt file whose answers are the best of the samples: a round of expert iteration.
+
+    A sample that does not end as a sentence is never taught; a question that has no other is left out.
+
+    Attributes:
+        samples: outputs file, several of each question.
+        reward_model: a bottleneck, or the run that trained it.
+        output: the prompt file.
+        by: which reward of a pool chooses: the whole, a component of it, or `length` or `chance` as controls.
+        seed: of the choice by chance.
+    """
+
+    samples: InputFile
+    reward_model: ModelName
+    output: OutputFile
+    by: str = TOTAL
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.by not in CHOOSERS:
+            raise ConfigError(f"by: expected one of {', '.join(CHOOSERS)}, got {self.by!r}")
+
+    def run(self) -> dict[str, int]:
+        """Choose and write.
+
+        Returns:
+            `questions`, and how many of them are `taught`.
+
+        Raises:
+            DataError: broken samples, or no finished one.
+            ModelError: there is no such reward model.
+        """
+        from reward_models.bottleneck.model import load_bottleneck
+
+        model, records = load_bottleneck(str(self.reward_model)), read_outputs(self.samples)
+        drawn, taught = random.Random(self.seed), []
+        for record in records:
+            if answers := [answer for answer in record.outputs if is_finished(answer)]:
+                scores = rewards_of(model, record, answers, drawn)[self.by]
+                best = answers[scores.index(max(scores))]
+                taught.append(QAExample(record.id, record.question, record.text, (best,), record.passages))
+        if not taught:
+            raise DataError("no sample ends as a sentence does", file=self.samples)
+        write_examples(self.output, taught)
+        print(f"{len(taught)} of {len(records)} questions have a finished sample to learn from -> {self.output}")
+        return {"questions": len(records), "taught": len(taught)}
+
+
+@dataclass(frozen=True)
+class PoolCurves(Results):
+    """Best of n, n = 1 to N, by every reward at hand over one pool.
+
+    Attributes:
+        samples: outputs file with N samples of each question.
+        reward_model: a bottleneck that has seen none of the questions, or its run.
+        seed: of the choice by chance.
+    """
+
+    title: ClassVar[str] = "QA-FEEDBACK: what there is to win by the best of n samples"
+    about: ClassVar[str] = (
+        "One pool of samples of held-out questions; of every subset of n samples the one with the highest reward, in "
+        "expectation over all subsets. `bottleneck`: the learnt reward as its head of preferences weighs it; "
+        "`relevance`, `factuality`, `completeness`: its components alone; `length` and `chance`: controls; `gold "
+        "recall`: the share of the gold answer's facts, which no reward knows, a bound. `itself` is the reward that "
+        "chooses. The other columns need no judge (`measures.md`): where `itself` rises and they do not, the reward is "
+        "bought."
+    )
+
+    samples: InputFile
+    reward_model: ModelName
+    seed: Seed = 0
+
+    def run(self) -> dict[str, Any]:
+        """Reward, measure, write results and page.
+
+        Raises:
+            DataError: broken samples.
+            ModelError: there is no such reward model.
+        """
+        from reward_models.bottleneck.model import load_bottleneck
+
+        model, records = load_bottleneck(str(self.reward_model)), read_outputs(self.samples)
+        pool = pool_of(model, records, self.seed)
+        most = min(len(record.outputs) for record in records)
+        counts = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
+        return self.write(
+            {
+                **self.made_by(),
+                "questions": len(records),
+                "samples": most,
+                "rows": curves(pool, counts),
+                "gate": gate_of_reward(model, pool),
+            }
+        )
+
+    def page(self, result: Mapping[str, Any]) -> str:
+        """Whether the reward counts, and the curves."""
+        return (
+            f"{self.opening(result, self.title, self.about)}\n\n{result['samples']} samples of each of "
+            f"{result['questions']} questions.\n\n{gate_page(result['gate'])}\n## Best of n\n\n"
+            f"{markdown_table(result['rows'], ['reward', 'n', 'itself', *MEASURES])}"
+        )
+
+
+def paired_difference(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[float] | None:
+    """The mean difference over the questions where both are known, and its 95% borders; None where none is."""
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
+    if not pairs:
+        return None
+    first, second, ones = [a for a, _ in pairs], [b for _, b in pairs], [1.0] * len(pairs)
+    return [fmean(first) - fmean(second), *difference_interval((first, ones), (second, ones))]

@@ -1,0 +1,117 @@
+"""Best of n over a pool, by hand; what is taught; the demo's table and its page of answers."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finegrained_lab.experiments.qa_feedback import pool
+from finegrained_lab.experiments.qa_feedback.demo import DemoRealTable, answers_page
+from finegrained_lab.experiments.qa_feedback.pool import PoolCurves, TeachBest, best_of_n
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
+from finegrained_rlhf.feedback.reading import read_examples
+
+PASSAGES = (Passage("Lake", "Lake Onega", ("Lake Onega lies in Russia.", "It is 120 metres deep.")),)
+
+
+class Words:
+    """A bottleneck that pays for the share of an answer's words that the passages have."""
+
+    def source(self, question: str, passages: Any) -> str:
+        return " ".join(passage.text for passage in passages)
+
+    def features(self, component: str, source: str, answer: str) -> Any:
+        share = fmean(word.strip(".") in source for word in answer.split() or ["?"])
+        return np.array([share, share / 2, share / 4])
+
+    def score(self, component: str, source: str, answer: str) -> float:
+        return float(self.features(component, source, answer)[0])
+
+    def cut(self, component: str, answer: str) -> list[tuple[int, int]]:
+        return [(0, len(answer))] if answer else []
+
+    def errors(self, component: str, source: str, segments: list[str]) -> Any:
+        return np.array([1 - self.score(component, source, text) for text in segments])
+
+
+@pytest.fixture(autouse=True)
+def _words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reward_models.bottleneck.model.load_bottleneck", lambda path, device="cpu": Words())
+
+
+def samples(path: Path, *outputs: str) -> str:
+    records = [
+        OutputRecord(f"q{i}", f"How deep is lake {i}?", PASSAGES, ("It is 120 metres deep.",), f"question {i}", outputs)
+        for i in range(3)
+    ]
+    write_outputs(path, records)
+    return str(path)
+
+
+def test_best_of_n_is_the_mean_over_all_subsets() -> None:
+    rewards, values = [0.3, 0.9, 0.9, -1.0, 0.1], [5.0, 1.0, 2.0, 3.0, 4.0]
+    for n in range(1, 6):
+        chosen = [max(of, key=lambda i: (rewards[i], i)) for of in itertools.combinations(range(5), n)]
+        assert best_of_n(rewards, values, n) == pytest.approx(fmean(values[i] for i in chosen))
+    assert best_of_n(rewards, [None, 1.0, None, 3.0, None], 4) == 1.0 and best_of_n([1.0], [None], 1) is None
+
+
+def test_only_finished_samples_are_taught(tmp_path: Path) -> None:
+    path = samples(tmp_path / "s.jsonl", "It is 120 metres", "It is green.", "It is 120 metres deep.")
+    job = TeachBest(path, "reward", str(tmp_path / "best.json"))
+    assert job.run() == {"questions": 3, "taught": 3}
+    assert {example.references for example in read_examples(tmp_path / "best.json")} == {("It is 120 metres deep.",)}
+    longest = TeachBest(
+        samples(tmp_path / "l.jsonl", "Yes.", "It is."), "reward", str(tmp_path / "l.json"), by="length"
+    )
+    assert longest.run()["taught"] == 3
+    assert {example.references for example in read_examples(tmp_path / "l.json")} == {("It is.",)}
+    with pytest.raises(ConfigError, match="by: expected one of bottleneck, .*, got 'gold recall'"):
+        TeachBest(path, "reward", "x", by="gold recall")
+    with pytest.raises(DataError, match="no sample ends as a sentence does"):
+        TeachBest(samples(tmp_path / "cut.jsonl", "It is"), "reward", str(tmp_path / "none.json")).run()
+
+
+def test_curves_and_their_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = samples(tmp_path / "s.jsonl", "It is green.", "It is 120 metres deep.")
+    job = PoolCurves(str(tmp_path / "c.json"), "the command", samples=path, reward_model="reward", chosen="Nothing.")
+    rows = {(row["reward"], row["n"]): row for row in job.run()["rows"]}
+    assert {name for name, _ in rows} == {"bottleneck", *pool.PARTS, "length", "chance", "gold recall"}
+    assert rows["bottleneck", 1]["facts/recalled"] == 0.5 and rows["bottleneck", 2]["facts/recalled"] == 1.0
+    assert rows["bottleneck", 2]["itself"] == 1.0 and rows["relevance", 2]["itself"] == 1.0
+    assert "## Does the judge count?" in (tmp_path / "c.md").read_text()
+    capsys.readouterr()
+
+
+def test_the_demos_table_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = samples(tmp_path / "b.jsonl", "It is <b>green.", "It is blue.")
+    after = samples(tmp_path / "a.jsonl", "It is 120 metres deep.", "It is blue.")
+    paths = {"before": before, "after": after, "reward_model": "reward", "answers": str(tmp_path / "answers.html")}
+    result = DemoRealTable(str(tmp_path / "d.json"), "make demo-real", **paths, chosen="Nothing.").run()
+    rows = {row["system"]: row for row in result["rows"]}
+    assert list(rows) == [
+        "before", "before, best of 2", "after", "after, best of 2", "gold", "cut_gold", "cut_lead", "best_sentence"
+    ]  # fmt: skip
+    assert rows["before"]["facts/recalled"] == 0.0 and rows["after"]["facts/recalled"] == 0.5
+    assert rows["after, best of 2"]["facts/recalled"] == rows["gold"]["facts/recalled"] == 1.0
+    difference = next(row for row in result["differences"] if row["system"] == "after")["facts/recalled"]
+    assert difference == [0.5, 0.5, 0.5]
+    page = (tmp_path / "answers.html").read_text()
+    assert "&lt;b&gt;green" in page and "<b>green" not in page and 'title="' in page and "human answer" in page
+    other = samples(tmp_path / "o.jsonl", "No.")
+    write_outputs(other, [OutputRecord("x", "Why?", PASSAGES, ("So.",), "q", ("No.",))])
+    with pytest.raises(DataError, match="expected answers to the same questions"):
+        DemoRealTable(str(tmp_path / "e.json"), "c", **{**paths, "after": other}, chosen="Nothing.").run()
+    capsys.readouterr()
+
+
+def test_an_empty_answer_is_shown_as_such() -> None:
+    record = OutputRecord("q", "How deep?", PASSAGES, ("120 metres.",), "q", ("",))
+    assert "How deep?" in answers_page(Words(), [record], [record])  # type: ignore[arg-type]
