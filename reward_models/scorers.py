@@ -318,20 +318,63 @@ class SegmentScorer(_Scorer):
         for i, item in zip(rows, inputs, strict=True):
             spans[i] = spans[i][: len(item.separators)]
         order: list[int] = []
-        errors: list[torch.Tensor] = []
+        found: list[torch.Tensor] = []
         with torch.no_grad():
             for chosen, batch in batches_by_length(inputs, self.batch_size, model.pad_id, model.device):
                 order += [rows[i] for i in chosen]
-                errors.append(self._is_error[model.segment_logits(batch).argmax(dim=-1)])
+                found.append(self._worth(model.segment_logits(batch)))
 
         def collect() -> SegmentScores:
-            wrong = iter(torch.cat(errors).tolist() if errors else ())
+            worth = iter(torch.cat(found).tolist() if found else ())
             values: list[tuple[float, ...]] = [()] * len(responses)
             for i in order:
-                values[i] = tuple(self.negative if next(wrong) else self.positive for _ in spans[i])
+                values[i] = tuple(next(worth) for _ in spans[i])
             return SegmentScores(tuple(spans), tuple(values))
 
         return collect
+
+    def _worth(self, logits: torch.Tensor) -> torch.Tensor:
+        """The value of each segment, fp32 [S], by its logits [S, labels]."""
+        wrong = self._is_error[logits.argmax(dim=-1)]
+        return wrong * (self.negative - self.positive) + self.positive
+
+
+class EditMassScorer(SegmentScorer):
+    """Minus the words that a user would change in each segment, as the model expects them: −Σ_k k P(k words).
+
+    Segments add up to minus the cost of an edit, so that drafts are ranked as their edits cost. The model is one of a
+    category with `words_up_to`. A response without a word has no segment; what it costs, `reward.settings.NAME.empty`
+    says.
+
+    Args:
+        path: directory of the model, or of the run that trained it.
+        segmenter: as for `SegmentScorer`.
+        batch_size: as for `SegmentScorer`.
+        max_length: as for `SegmentScorer`.
+        too_long: as for `SegmentScorer`.
+    """
+
+    def __init__(
+        self,
+        path: ModelName,
+        segmenter: str | Segmenter | None = None,
+        batch_size: Annotated[int, at_least(1), harmless] = 32,
+        max_length: int | None = None,
+        too_long: TooLong = "truncate",
+    ) -> None:
+        super().__init__(path, None, segmenter, batch_size=batch_size, max_length=max_length, too_long=too_long)
+        self.error_free_from, self.value_range = -0.5, None  # less than half a word is none
+
+    def _check(self, model: RewardModel) -> None:
+        super()._check(model)
+        if not self._kind.words_up_to:
+            raise ModelError(f"{self.path}: a {self._kind.name} model counts no words; use SegmentScorer")
+
+    def _worth(self, logits: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        counts = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
+        return -(logits.softmax(dim=-1) * counts).sum(dim=-1)
 
 
 class SequenceScorer(_Scorer):

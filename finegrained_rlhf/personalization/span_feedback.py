@@ -23,6 +23,7 @@ from finegrained_rlhf.core.markers import InputFile, OutputFile
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.personalization.store.opening import open_memory
+from finegrained_rlhf.text.edits import levenshtein
 
 EDIT = "edit"
 """The kind of event that a user's edit of a draft is."""
@@ -57,29 +58,6 @@ def edit_cost(draft: str, edited: str, tokenise: Tokenise = words_and_marks) -> 
     """
     left, right = list(tokenise(draft)), list(tokenise(edited))
     return EditCost(levenshtein(left, right), max(len(left), len(right)))
-
-
-def levenshtein(left: Sequence[str], right: Sequence[str]) -> int:
-    """The fewest insertions, deletions and replacements that make `right` of `left`.
-
-    A column of the table of distances is kept as two bit vectors, in which steps go up and down, so that a token of
-    `right` takes a few operations on integers of `len(left)` bits (Myers 1999, in the form of Hyyrö 2003).
-    """
-    if not left:
-        return len(right)
-    places: dict[str, int] = {}
-    for i, token in enumerate(left):
-        places[token] = places.get(token, 0) | 1 << i
-    last, full = 1 << (len(left) - 1), (1 << len(left)) - 1
-    up, down, distance = full, 0, len(left)  # vertical steps of +1 and −1
-    for token in right:
-        equal = places.get(token, 0)
-        zero = (((equal & up) + up) ^ up) | equal | down
-        right_up, right_down = down | (full & ~(zero | up)), up & zero
-        distance += bool(right_up & last) - bool(right_down & last)
-        right_up, right_down = (right_up << 1 | 1) & full, (right_down << 1) & full
-        up, down = right_down | (full & ~(zero | right_up)), right_up & zero
-    return distance
 
 
 IRRELEVANT, WRONG, MISSING = "irrelevant", "wrong", "missing"

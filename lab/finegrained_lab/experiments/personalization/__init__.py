@@ -8,7 +8,9 @@ __getattr__, __dir__ = lazy_exports(
         "CoresetTable": "coreset",
         "PahfTable": "pahf",
         "PreludeTable": "prelude",
+        "RankDrafts": "ranked_drafts",
         "RegretTable": "regret",
         "StyleTrainingTable": "style_training",
+        "TrainPairs": "pairs",
     },
 )
