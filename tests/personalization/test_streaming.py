@@ -3,65 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from streaming_toy import Endpoint, event
 
 from finegrained_rlhf.core.generation.outcomes import FailedReplyError, RefusedReplyError
 from finegrained_rlhf.core.generation.protocol import RolePrompt
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import Cipher, UserMemory
 from finegrained_rlhf.personalization.prompts import filled
-from finegrained_rlhf.runtime import EndpointGenerator, RemoteConfig
-
-
-class Endpoint(ThreadingHTTPServer):
-    """Streams `lines` to whoever asks for a stream, and answers others whole; after `busy` refusals."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.lines: list[str] = []
-        self.busy = 0
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def generator(self, **settings: Any) -> EndpointGenerator:
-        url = f"http://127.0.0.1:{self.server_address[1]}/v1/chat/completions"
-        return EndpointGenerator(RemoteConfig(url, backoff_s=0.01, budget_s=5.0), "m", **settings)
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        if len(self.server.bodies) <= self.server.busy:
-            self.send_response(503)
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream" if body.get("stream") else "application/json")
-        self.end_headers()
-        whole = json.dumps({"choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}]})
-        for line in self.server.lines if body.get("stream") else [whole]:
-            self.wfile.write(f"{line}\n\n".encode())
-            self.wfile.flush()
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
-
-def event(text: str | None, finish: str | None = None) -> str:
-    return "data: " + json.dumps(
-        {"choices": [{"delta": {} if text is None else {"content": text}, "finish_reason": finish}]}
-    )
 
 
 @pytest.fixture
@@ -121,3 +75,22 @@ def test_what_a_user_wrote_never_enters_the_system_message(endpoint: Endpoint) -
     endpoint.generator().generate(prompt)
     assert [one["role"] for one in endpoint.bodies[1]["messages"]] == ["user"]
     assert endpoint.bodies[1]["messages"][0]["content"] == str(prompt)
+
+
+def test_the_example_of_a_chat_that_remembers(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.lines = [event("Hello "), event("you"), "data: [DONE]"]
+    example = Path(__file__).parents[2] / "docs" / "examples" / "chat_with_memory.py"
+    assert len(example.read_text("utf-8").splitlines()) <= 32
+
+    def chat(user: str, *said: str) -> str:
+        arguments = [sys.executable, str(example), endpoint.url, "m", user, str(tmp_path / "users.db")]
+        done = subprocess.run(arguments, input="\n".join([*said, "", ""]), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "Hello you" in chat("ada", "yes", "/remember I am a CANARY.", "hi")
+    assert "CANARY" in chat("ada", "/notes") and "CANARY" in endpoint.bodies[0]["messages"][1]["content"]
+    chat("ben", "yes", "hi")
+    assert "CANARY" not in json.dumps(endpoint.bodies[1])  # another user's
+    chat("ada", "/forget")
+    assert b"CANARY" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())

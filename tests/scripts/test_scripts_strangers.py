@@ -100,6 +100,7 @@ READS: dict[str, tuple[str, ...]] = {
     "run_pahf": ("phases=[{data},{data},{data},{data}]", DIR, "plots=false"),
     "measure_regret": NOTHING,
     "show_user_memory": ("memory={memory}", "user=ann", OUT),
+    "serve_memory": ("memory={memory}", "user=ann"),
     "user_notes": ("memory={memory}", "user=ann"),
     "catch_up": ("memory={memory}", "user=ann"),
     "run_coreset": ("conversations={data}", DIR),
