@@ -86,6 +86,7 @@ def test_agents_take_no_notice_of_what_a_client_records(memory: UserMemory) -> N
     assert agent.respond("ada", f"about {CANARY[:6]}").text == "a draft" and CANARY not in prompts[0]
 
 
+@pytest.mark.slow
 def test_ten_thousand_calls_in_random_order_mix_no_users(tmp_path: Path) -> None:
     memory = UserMemory(str(tmp_path / "users.db"), durable=False)
     names = [f"user{number}" for number in range(12)]
@@ -117,6 +118,7 @@ def test_the_command_refuses_what_is_no_memory_and_a_missing_package(
         ServeMemory(str(tmp_path / "users.db"), "ada").run()
 
 
+@pytest.mark.slow
 def test_over_the_protocol_no_tool_takes_a_user_and_refusals_are_told(memory: UserMemory) -> None:
     pytest.importorskip("mcp")
     from mcp import Client

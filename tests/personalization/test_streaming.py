@@ -77,6 +77,7 @@ def test_what_a_user_wrote_never_enters_the_system_message(endpoint: Endpoint) -
     assert endpoint.bodies[1]["messages"][0]["content"] == str(prompt)
 
 
+@pytest.mark.slow
 def test_the_example_of_a_chat_that_remembers(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.lines = [event("Hello "), event("you"), "data: [DONE]"]
     example = Path(__file__).parents[2] / "docs" / "examples" / "chat_with_memory.py"
