@@ -20,6 +20,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.core.markers import InputFile, OutputFile
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.personalization.store.opening import open_memory
@@ -64,6 +65,7 @@ IRRELEVANT, WRONG, MISSING = "irrelevant", "wrong", "missing"
 """Types of span: words that the user took out; words that they replaced; the word at which they put something in."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _AFTER, _BEFORE, _INSTEAD = "added after it: ", "added before it: ", "replaced by: "
+_NOTE = "what is known of the user"
 
 
 def edit_errors(draft: str, edited: str) -> tuple[SpanError, ...]:
@@ -103,12 +105,14 @@ class EditsToFeedback(Settings):
     """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.
 
     A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the
-    spans are those of `edit_errors`. A draft that was left as it is has none. No user is named in the file. It is a
-    copy: `forget` does not reach it.
+    spans are those of `edit_errors`. A draft that was left as it is has none. The preference that a draft was written
+    by, where there was one, is a passage, which reward models of `taxonomy=edit_mass` read. No user is named in the
+    file. It is a copy: `forget` does not reach it.
 
     Attributes:
         output: feedback FILE.
-        data: FILE of edits, one a line: `context`, `draft`, `edited`; None where a memory is read.
+        data: FILE of edits, one a line: `context`, `draft`, `edited` and, where it is known, `preference`; None where a
+            memory is read.
         memory: FILE of a `UserMemory`, or `postgresql://…`; None where `data` is read.
         users: whose edits of the memory are taken, by name. Those who have decided otherwise are left out, and counted;
             of those whose decision is not recorded, the application says who has agreed.
@@ -142,7 +146,8 @@ class EditsToFeedback(Settings):
             name = f"edit-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
             feedback = Feedback(edit_errors(edit["draft"], edit["edited"]), (), edit["edited"])
             types.update(error.error_type for error in feedback.errors)
-            records[name] = FeedbackRecord(name, edit["context"], (), (edit["draft"],), feedback)
+            notes = tuple(Passage.uncut("", text, _NOTE) for text in (edit["preference"],) if text.strip())
+            records[name] = FeedbackRecord(name, edit["context"], notes, (edit["draft"],), feedback)
         if not records:
             raise DataError(
                 f"no edit is left: nothing is written (users who have not allowed training: {len(left_out)})",
@@ -182,8 +187,8 @@ class EditsToFeedback(Settings):
 
 
 def _edit(row: Any) -> dict[str, str]:
-    row = as_object(row, "edit")
+    row = {"preference": "", **as_object(row, "edit")}
     return {
         name: require_text(get_field(row, name), name, empty=name != "context")
-        for name in ("context", "draft", "edited")
+        for name in ("context", "draft", "edited", "preference")
     }
