@@ -52,10 +52,13 @@ def _user(request: Request) -> str:
     settings = request.app.state.settings
     if settings.user_header is None:
         return str(settings.user)
-    names = request.headers.getlist(settings.user_header)
-    if len(names) != 1 or not names[0].strip():
+    try:  # a header comes as Latin-1, whatever its bytes are
+        (name,) = (value.encode("latin-1").decode() for value in request.headers.getlist(settings.user_header))
+    except ValueError:
+        name = ""
+    if not name.strip():
         raise HTTPException(403, "The proxy does not say who asks.")
-    return str(names[0])
+    return name
 
 
 async def _form(request: Request) -> dict[str, str]:
