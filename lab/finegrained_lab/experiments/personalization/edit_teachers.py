@@ -36,12 +36,12 @@ class EditTeachersTable(CurvesTable):
     caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
     about: ClassVar[str] = (
         "Reader and world are scripted, and one writer is shared by all seeds, as a pretrained model would be: the "
-        "table says what the way from edits to training is worth, and nothing about language. Columns as in "
-        "[the table before](style_training.md). `sft`: the writer trained on the edited texts; `dpo`: on pairs of an "
-        "edited text and its draft; `dpo_sft`: with an SFT term; `dpop`: DPO-Positive; `dpo_spans`: on the tokens alone in "
-        "which the two differ; `dpo_shuffled`: on pairs that a coin turns. `rloo_true`: RLOO with minus the true cost "
-        "as the reward, the ceiling; `rloo_mass`: with minus the words that a reward model expects to be changed in each "
-        "sub-sentence; `rloo_shuffled`: with one that learnt from labels in random order."
+        "table says what the way from edits to training is worth, and nothing about language. Columns as in [the "
+        "table before](style_training.md). `sft`: the writer trained on the edited texts; `dpo`: on pairs of an "
+        "edited text and its draft; `dpo_sft`: with an SFT term; `dpop`: DPO-Positive; `dpo_spans`: on the tokens "
+        "alone in which the two differ; `dpo_shuffled`: on pairs that a coin turns. `rloo_true`: RLOO with minus "
+        "the true cost as the reward, the ceiling; `rloo_mass`: with minus the words that a reward model expects to"
+        " be changed in each sub-sentence; `rloo_shuffled`: with one that learnt from labels in random order."
     )
 
     def introduction(self, result: Mapping[str, Any]) -> str:
@@ -50,8 +50,8 @@ class EditTeachersTable(CurvesTable):
         return (
             f"A tiny T5 that writes any style writes drafts of {settings['used']} contexts of five sources, and each "
             "source's reader edits them into the style that they want. What is learnt from these edits is measured on "
-            f"{settings['new']} other contexts; of a context's sentences {settings['foreign']:.0%} are another source's."
-            f" Greedy decoding. {self.about}"
+            f"{settings['new']} other contexts; of a context's sentences {settings['foreign']:.0%} are another's. "
+            f"Greedy decoding. {self.about}"
         )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
