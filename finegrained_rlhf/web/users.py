@@ -16,6 +16,8 @@ from starlette.exceptions import HTTPException
 
 from finegrained_rlhf.personalization.store.opening import open_memory
 from finegrained_rlhf.personalization.store.protocol import (
+    NOTE_DECISION,
+    Event,
     MemoryStore,
     Note,
     NoteAction,
@@ -120,7 +122,7 @@ def _page(request: Request, user: str, status: int = 200, problem: str = "") -> 
             **_shown(note),
             "actions": _OFFERED[note.state],
             "events": [
-                {"kind": event.kind, "at": _time(event.at), "says": _fields(event.body)}
+                {"kind": event.kind, "at": _time(event.at), "says": _said(event)}
                 for version, number in evidence[note.key]
                 if version == note.version and (event := events.get(number)) is not None
             ],
@@ -140,6 +142,14 @@ def _shown(note: Note) -> dict[str, Any]:
 def _fields(body: Any) -> list[tuple[str, str, bool]]:
     """Name, text and whether it can be written anew, of each field of a body but the encoder's name."""
     return [(key, str(value), isinstance(value, str)) for key, value in body.items() if key != "encoder"]
+
+
+def _said(event: Event) -> list[tuple[str, str, bool]]:
+    """The fields of an event; of a decision on a note, what was decided and by whom."""
+    if event.kind != NOTE_DECISION:
+        return _fields(event.body)
+    kept = {key: event.body[key] for key in ("action", "by")}
+    return _fields({**kept, **event.body["body"]})
 
 
 def _time(at: float | None) -> str:
