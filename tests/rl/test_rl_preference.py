@@ -20,7 +20,7 @@ def naive(c: float, r: float, rc: float, rr: float, beta: float, lam: float) -> 
 @pytest.mark.parametrize(("beta", "positive"), [(0.1, 0.0), (0.5, 0.0), (0.1, 5.0)])
 def test_each_pair_by_its_definition(beta: float, positive: float) -> None:
     found = preference_losses(*PAIRS, beta=beta, positive=positive)
-    expected = [naive(*row, beta, positive) for row in PAIRS.T.tolist()]
+    expected = [naive(c, r, rc, rr, beta, positive) for c, r, rc, rr in PAIRS.T.tolist()]
     assert torch.allclose(found, torch.tensor(expected), atol=1e-6)
 
 
