@@ -65,7 +65,8 @@ IRRELEVANT, WRONG, MISSING = "irrelevant", "wrong", "missing"
 """Types of span: words that the user took out; words that they replaced; the word at which they put something in."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _AFTER, _BEFORE, _INSTEAD = "added after it: ", "added before it: ", "replaced by: "
-_NOTE = "what is known of the user"
+NOTE_TITLE = "what is known of the user"
+"""Of the passage that says by which preference a draft was written."""
 
 
 def edit_errors(draft: str, edited: str) -> tuple[SpanError, ...]:
@@ -146,7 +147,7 @@ class EditsToFeedback(Settings):
             name = f"edit-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
             feedback = Feedback(edit_errors(edit["draft"], edit["edited"]), (), edit["edited"])
             types.update(error.error_type for error in feedback.errors)
-            notes = tuple(Passage.uncut("", text, _NOTE) for text in (edit["preference"],) if text.strip())
+            notes = tuple(Passage.uncut("", text, NOTE_TITLE) for text in (edit["preference"],) if text.strip())
             records[name] = FeedbackRecord(name, edit["context"], notes, (edit["draft"],), feedback)
         if not records:
             raise DataError(

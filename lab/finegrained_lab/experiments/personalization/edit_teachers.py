@@ -15,7 +15,7 @@ from finegrained_rlhf.text.tables import cell, markdown_table
 
 PAIRS = ("dpo", "dpo_sft", "dpop", "dpo_spans", "dpo_shuffled")
 REWARDED = ("rloo_true", "rloo_mass", "rloo_shuffled")
-SCORERS = ("exact", "mass", "mass_shuffled")
+SCORERS = {"exact": "ranked", "mass": "ranked", "mass_shuffled": "ranked", "mass_noted": "ranked_noted"}
 SETTINGS = ("used", "new", "foreign")
 LIKELIHOODS = ("accuracy", "logprob/chosen", "logprob/rejected", "moved/chosen", "moved/rejected")
 
@@ -30,7 +30,7 @@ class EditTeachersTable(CurvesTable):
     systems: ClassVar[tuple[str, ...]] = ("writer", "majority", "sft", *PAIRS, *REWARDED)
     baseline: ClassVar[str] = "writer"
     columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
-    runs: ClassVar[tuple[str, ...]] = ("mass", "mass_shuffled", "sft", *PAIRS, *REWARDED)
+    runs: ClassVar[tuple[str, ...]] = ("mass", "mass_shuffled", "mass_noted", "sft", *PAIRS, *REWARDED)
     curved: ClassVar[tuple[str, ...]] = REWARDED
     validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
     caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
@@ -62,8 +62,8 @@ class EditTeachersTable(CurvesTable):
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows with their spread, how rewards rank drafts, likelihoods of pairs, and how training went."""
         ranked = [
-            {"reward": name, "seed": seed, **read_json(root / "ranked.json")["scorers"][name]}
-            for name in SCORERS
+            {"reward": name, "seed": seed, **read_json(root / f"{file}.json")["scorers"][name]}
+            for name, file in SCORERS.items()
             for seed, root in roots.items()
         ]
         pairs = [{"system": run, "seed": seed, **_last(root / run)} for run in PAIRS for seed, root in roots.items()]

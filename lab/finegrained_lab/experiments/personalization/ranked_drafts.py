@@ -18,7 +18,8 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.personalization.span_feedback import edit_cost
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.personalization.span_feedback import NOTE_TITLE, edit_cost
 from finegrained_rlhf.rewards.protocol import Scorer
 
 
@@ -64,7 +65,7 @@ class RankDrafts(Settings):
         reader, prompts, texts, costs = StyleReader(strict=True), [], [], []
         for one, preference in read_wanted(self.contexts, self.preferences)[: self.most]:
             rng = random.Random(stable_hash(self.seed, "ranked drafts", one.id))
-            notes = [{"title": "notes", "text": preference}] if self.notes else []
+            notes = [Passage.uncut("", preference, NOTE_TITLE)] if self.notes else []
             prompt = Prompt(one.id, one.text, (), {"question": one.text, "passages": notes})
             for _ in range(self.drafts):
                 style = {key: rng.choice(values) for key, values in DIMENSIONS.items()}
