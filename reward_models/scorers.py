@@ -334,9 +334,11 @@ class SegmentScorer(_Scorer):
         return collect
 
     def _worth(self, logits: torch.Tensor) -> torch.Tensor:
-        """The value of each segment, fp32 [S], by its logits [S, labels]."""
-        wrong = self._is_error[logits.argmax(dim=-1)]
-        return wrong * (self.negative - self.positive) + self.positive
+        """The value of each segment, [S], by its logits [S, labels]."""
+        import torch
+
+        both = torch.tensor([self.positive, self.negative], dtype=torch.float64, device=logits.device)
+        return both[self._is_error[logits.argmax(dim=-1)].long()]
 
 
 class EditMassScorer(SegmentScorer):
