@@ -268,7 +268,7 @@ class SegmentScorer(_Scorer):
             raise ConfigError(f"granularity must be sub_sentence, sentence or null, got {granularity!r}")
         self.granularity, self.positive, self.negative = granularity, positive, negative
         self.error_free_from = positive
-        self.value_range = (negative, positive)
+        self.value_range: tuple[float, float] | None = (negative, positive)
         self._asked_segmenter = segmenter
         self._segmenter: Segmenter | None = None
 

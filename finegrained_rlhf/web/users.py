@@ -7,7 +7,7 @@ no form names a user, so that nobody is shown another's notes.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -93,7 +93,7 @@ def decide(request: Request, user: User, form: Form) -> Response:
         raise HTTPException(422, "Expected an action on a version of a note.")
     fields = {key.removeprefix(_FIELD): text for key, text in form.items() if key.startswith(_FIELD)}
     body = fields if action == "correct" else {}
-    decision = NoteDecision(form.get("note", ""), cast(NoteAction, action), body, by="user", expected=int(version))
+    decision = NoteDecision(form.get("note", ""), action, body, by="user", expected=int(version))
     try:
         _memory(request).reader(user).decide(decision)
     except NoteConflictError:

@@ -84,8 +84,8 @@ class PairTrainer(SFTTrainer):
         compared, whole, lengths = pair_logprobs(self.policy, examples)
         known = torch.tensor([pair.reference for pair in examples], device=compared.device)
         moved = compared - known
-        settings = {"beta": self.job.beta, "positive": self.job.positive}
-        losses = preference_losses(*compared.T, *known.T, **settings)
+        beta, positive = self.job.beta, self.job.positive
+        losses = preference_losses(*compared.T, *known.T, beta=beta, positive=positive)
         if self.job.sft:
             losses = losses - self.job.sft * whole[:, 0] / lengths[:, 0]
         loss = losses.sum() / count

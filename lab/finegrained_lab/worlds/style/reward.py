@@ -14,9 +14,10 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.placement import EMPTY
 from finegrained_rlhf.rewards.protocol import BaseScorer
 from finegrained_rlhf.text.edits import begun_distance, edit_mass
-from finegrained_rlhf.text.segmentation import cutter, look_ahead_of
+from finegrained_rlhf.text.segmentation import Granularity, cutter, look_ahead_of
 
-_SEGMENTER, _GRANULARITY = "english", "sub_sentence"
+_SEGMENTER = "english"
+_GRANULARITY: Granularity = "sub_sentence"
 
 
 class StyleEditScorer(BaseScorer):
