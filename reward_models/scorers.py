@@ -345,8 +345,7 @@ class EditMassScorer(SegmentScorer):
     """Minus the words that a user would change in each segment, as the model expects them: −Σ_k k P(k words).
 
     Segments add up to minus the cost of an edit, so that drafts are ranked as their edits cost. The model is one of a
-    category with `words_up_to`. A response without a word has no segment; what it costs, `reward.settings.NAME.empty`
-    says.
+    category with `words_up_to`, which is what a response without a word costs, as the segment 0:0.
 
     Args:
         path: directory of the model, or of the run that trained it.
@@ -371,6 +370,17 @@ class EditMassScorer(SegmentScorer):
         super()._check(model)
         if not self._kind.words_up_to:
             raise ModelError(f"{self.path}: a {self._kind.name} model counts no words; use SegmentScorer")
+
+    def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
+        """As for `SegmentScorer`; an empty response has a segment, too."""
+        collect = super().start(prompts, responses)
+
+        def with_empty() -> SegmentScores:
+            scores, empty = collect(), -float(self._kind.words_up_to)
+            spans = tuple(row or ((0, 0),) for row in scores.spans)
+            return SegmentScores(spans, tuple(row or (empty,) for row in scores.values))
+
+        return with_empty
 
     def _worth(self, logits: torch.Tensor) -> torch.Tensor:
         import torch

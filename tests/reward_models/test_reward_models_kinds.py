@@ -16,6 +16,7 @@ from hydra.utils import instantiate
 
 import reward_models
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.records import SegmentScores
 from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, Feedback
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -153,5 +154,11 @@ def test_a_kind_that_counts_the_words_of_corrections() -> None:
     assert labels.labels == (1, 3, 0) and labels.has_error == 2  # five words in the second one, of at most three
     with pytest.raises(DataError, match="correction"):
         kind.label(draft, Feedback((), (), None), SpacySegmenter("english"))
+    scorer = EditMassScorer("a model that is not loaded")
+    scorer._kind = kind
+    nothing = lambda: SegmentScores(((), ((0, 2),)), ((), (-1.0,)))  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentScorer, "start", lambda *_: nothing)
+        assert scorer.score([], []).values == ((-3.0,), (-1.0,)) and scorer.score([], []).spans[0] == ((0, 0),)
     logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [100.0, 0.0, 0.0, 0.0], [0.0, 0.0, 100.0, 100.0]])
     assert torch.allclose(EditMassScorer._worth(cast(Any, None), logits), torch.tensor([-1.5, 0.0, -2.5]))
