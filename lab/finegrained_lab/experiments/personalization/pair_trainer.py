@@ -114,18 +114,20 @@ def answer_pairs(job: TrainPairs, prompts: Sequence[Prompt], policy: Policy) -> 
     Raises:
         DataError: a prompt has not two answers.
     """
-    coin, pairs = random.Random(stable_hash(job.seed, "turned pairs")), []
+    coin, lengths = random.Random(stable_hash(job.seed, "turned pairs")), list[int]()
+    pairs: list[AnswerPair] = []
     for prompt in prompts:
         if len(prompt.metadata.get("references") or ()) < 2:
             raise DataError("expected the preferred answer and another one", record=prompt.id, field="answer")
         rows = plain_token_ids(policy.tokenizer, list(prompt.metadata["references"][:2]))
-        warn_of_cut("answers", [len(row) for row in rows], job.max_answer_tokens)
+        lengths += [len(row) for row in rows]
         first, second = ((*row[: job.max_answer_tokens - 1], policy.eos_ids[0]) for row in rows)
         turned = job.shuffle and coin.random() < 0.5
         answers = (second, first) if turned else (first, second)
         everything = tuple((True,) * len(answer) for answer in answers)
         compared = changed_tokens(*answers) if job.spans else (everything[0], everything[1])
         pairs.append(AnswerPair(prompt, answers, compared))
+    warn_of_cut("answers", lengths, job.max_answer_tokens)
     check_vocabulary(policy, [ids for pair in pairs for ids in pair.answers])
     known: list[tuple[float, float]] = []
     with torch.no_grad():
