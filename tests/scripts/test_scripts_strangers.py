@@ -24,6 +24,7 @@ READS: dict[str, tuple[str, ...]] = {
     "init": ("name={out}", "data={prompts}", "reward=judge", "judge=x", "policy={model}", "measure=false"),
     "try": ("name={model}",),
     "train_sft": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
+    "train_pairs": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
     "train_classifier": (DIR, "data={texts}", "validation_data=null", "model={model}"),
     "train_gedi": (
         *(DIR, "data={texts}", "validation_data=null", "policy.path={plain}", "resume={model}"),
