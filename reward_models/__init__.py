@@ -11,6 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "DisagreeSelection": "selection.strategies",
         "DiverseSelection": "selection.strategies",
         "DriftSelection": "selection.strategies",
+        "EditMassScorer": "scorers",
         "EvaluateJudge": "trust.judge",
         "EvaluateRewardModel": "trust.job",
         "InputConfig": "config",

@@ -268,7 +268,7 @@ class SegmentScorer(_Scorer):
             raise ConfigError(f"granularity must be sub_sentence, sentence or null, got {granularity!r}")
         self.granularity, self.positive, self.negative = granularity, positive, negative
         self.error_free_from = positive
-        self.value_range = (negative, positive)
+        self.value_range: tuple[float, float] | None = (negative, positive)
         self._asked_segmenter = segmenter
         self._segmenter: Segmenter | None = None
 
@@ -318,20 +318,75 @@ class SegmentScorer(_Scorer):
         for i, item in zip(rows, inputs, strict=True):
             spans[i] = spans[i][: len(item.separators)]
         order: list[int] = []
-        errors: list[torch.Tensor] = []
+        found: list[torch.Tensor] = []
         with torch.no_grad():
             for chosen, batch in batches_by_length(inputs, self.batch_size, model.pad_id, model.device):
                 order += [rows[i] for i in chosen]
-                errors.append(self._is_error[model.segment_logits(batch).argmax(dim=-1)])
+                found.append(self._worth(model.segment_logits(batch)))
 
         def collect() -> SegmentScores:
-            wrong = iter(torch.cat(errors).tolist() if errors else ())
+            worth = iter(torch.cat(found).tolist() if found else ())
             values: list[tuple[float, ...]] = [()] * len(responses)
             for i in order:
-                values[i] = tuple(self.negative if next(wrong) else self.positive for _ in spans[i])
+                values[i] = tuple(next(worth) for _ in spans[i])
             return SegmentScores(tuple(spans), tuple(values))
 
         return collect
+
+    def _worth(self, logits: torch.Tensor) -> torch.Tensor:
+        """The value of each segment, [S], by its logits [S, labels]."""
+        import torch
+
+        both = torch.tensor([self.positive, self.negative], dtype=torch.float64, device=logits.device)
+        return both[self._is_error[logits.argmax(dim=-1)].long()]
+
+
+class EditMassScorer(SegmentScorer):
+    """Minus the words that a user would change in each segment, as the model expects them: −Σ_k k P(k words).
+
+    Segments add up to minus the cost of an edit, so that drafts are ranked as their edits cost. The model is one of a
+    category with `words_up_to`, which is what a response without a word costs, as the segment 0:0.
+
+    Args:
+        path: directory of the model, or of the run that trained it.
+        segmenter: as for `SegmentScorer`.
+        batch_size: as for `SegmentScorer`.
+        max_length: as for `SegmentScorer`.
+        too_long: as for `SegmentScorer`.
+    """
+
+    def __init__(
+        self,
+        path: ModelName,
+        segmenter: str | Segmenter | None = None,
+        batch_size: Annotated[int, at_least(1), harmless] = 32,
+        max_length: int | None = None,
+        too_long: TooLong = "truncate",
+    ) -> None:
+        super().__init__(path, None, segmenter, batch_size=batch_size, max_length=max_length, too_long=too_long)
+        self.error_free_from, self.value_range = -0.5, None  # less than half a word is none
+
+    def _check(self, model: RewardModel) -> None:
+        super()._check(model)
+        if not self._kind.words_up_to:
+            raise ModelError(f"{self.path}: a {self._kind.name} model counts no words; use SegmentScorer")
+
+    def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
+        """As for `SegmentScorer`; an empty response has a segment, too."""
+        collect = super().start(prompts, responses)
+
+        def with_empty() -> SegmentScores:
+            scores, empty = collect(), -float(self._kind.words_up_to)
+            spans = tuple(row or ((0, 0),) for row in scores.spans)
+            return SegmentScores(spans, tuple(row or (empty,) for row in scores.values))
+
+        return with_empty
+
+    def _worth(self, logits: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        counts = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
+        return -(logits.softmax(dim=-1) * counts).sum(dim=-1)
 
 
 class SequenceScorer(_Scorer):

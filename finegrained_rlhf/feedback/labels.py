@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from finegrained_rlhf.core.checks import require
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.records import Feedback, SpanError
 from finegrained_rlhf.feedback.taxonomy import Category, Density, Taxonomy
+from finegrained_rlhf.text.edits import edit_mass
 from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
 
 HAS_ERROR, NO_ERROR = 1, 0
@@ -27,7 +28,7 @@ class SegmentLabels:
 
     Attributes:
         spans: character spans of the segments.
-        labels: one a span: 1 has an error, 0 has none, None is ignored in training.
+        labels: one a span: 1 has an error, 0 has none, None is ignored in training; or how many words were changed.
         agreement: share of the annotators who agree with each label, in [0, 1]; empty where nobody is named.
     """
 
@@ -41,8 +42,8 @@ class SegmentLabels:
 
     @property
     def has_error(self) -> int:
-        """Segments labelled 1."""
-        return self.labels.count(HAS_ERROR)
+        """Segments with an error, or with words that were changed."""
+        return sum(bool(label) for label in self.labels)
 
     @property
     def no_error(self) -> int:
@@ -129,6 +130,7 @@ class SegmentRule:
         unlabelled: types that leave a segment which only they touch without a label: it teaches nothing.
         min_words: by type, the least words of a span, divided by white space, that is not dropped.
         separator: of density `own`: a regular expression that stands between the segments.
+        words_up_to: as for `Category`.
     """
 
     density: Density
@@ -136,6 +138,7 @@ class SegmentRule:
     unlabelled: tuple[str, ...] = ()
     min_words: Mapping[str, int] = field(default_factory=dict)
     separator: str | None = None
+    words_up_to: int = 0
 
     def __post_init__(self) -> None:
         if not self.errors or set(self.errors) & set(self.unlabelled):
@@ -155,6 +158,7 @@ class SegmentRule:
                 name: other.min_words for other in (category, *hidden) if other.min_words for name in other.types
             },
             separator=category.separator,
+            words_up_to=category.words_up_to,
         )
 
     def cut(self, text: str, segmenter: Segmenter) -> list[Span]:
@@ -176,8 +180,17 @@ class SegmentRule:
     def label(self, text: str, feedback: Feedback, segmenter: Segmenter) -> SegmentLabels:
         """Label of each segment of an answer: 1 where one of `errors` touches it, else None or 0 (`unlabelled`).
 
-        With how many of the annotators agree, where they are named.
+        With how many of the annotators agree, where they are named. With `words_up_to`, how many words were changed.
+
+        Raises:
+            DataError: changed words are to be counted, and nobody was asked for a correction.
         """
+        if self.words_up_to:
+            if feedback.corrected_prediction is None:
+                raise DataError("expected a correction, whose changed words are counted", field="corrected_prediction")
+            spans = tuple(self.cut(text, segmenter))
+            changed = edit_mass(text, feedback.corrected_prediction, spans)
+            return SegmentLabels(spans, tuple(min(words, self.words_up_to) for words in changed))
         hidden = usable_errors(text, feedback.errors, self.unlabelled, self.min_words)
         made = segment_labels(text, self.cut(text, segmenter), self.usable(text, feedback), hidden)
         if not feedback.annotators:

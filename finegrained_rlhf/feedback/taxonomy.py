@@ -93,6 +93,8 @@ class Category:
         hidden_by: categories whose marks kept people from looking for this one: a segment that only they touch teaches
             nothing.
         min_words: marks with fewer words, divided by white space, are dropped before labelling.
+        words_up_to: above 0, a label is the number of words that the correction changes in a segment
+            (`text.edits.edit_mass`), at most this, whatever was marked; 0: whether a mark touches the segment.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Category:
     reads_passages: bool = False
     hidden_by: Sequence[str] = ()
     min_words: int = 0
+    words_up_to: int = 0
 
 
 @dataclass(frozen=True)
@@ -223,8 +226,8 @@ def _check_category(category: Category, categories: Mapping[str, Category], wher
             raise ConfigError(f"{at}: separator is no regular expression ({error})") from None
         if matches_nothing:
             raise ConfigError(f"{at}: the separator {category.separator!r} matches no characters at all")
-    if category.min_words < 0:
-        raise ConfigError(f"{at}: min_words must be at least 0, got {category.min_words}")
+    if min(category.min_words, category.words_up_to) < 0:
+        raise ConfigError(f"{at}: min_words and words_up_to must be at least 0")
     if wrong := [name for name in category.hidden_by if name not in categories or name == category.name]:
         raise ConfigError(f"{at}: hidden_by names {wrong[0]!r}, which is no other category")
 

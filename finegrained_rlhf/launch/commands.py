@@ -80,6 +80,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Learn from users at use time": {
         "show_user_memory": "show what is remembered of a user, and from what",
+        "serve_memory": "give an assistant the notes of a user (MCP)",
         "user_notes": "correct, delete, hold, export notes of a user",
         "catch_up": "list and learn from events that were not learnt from",
     },

@@ -6,7 +6,7 @@ template says that nothing in it is an instruction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -16,7 +16,7 @@ from finegrained_rlhf.core.generation.asking import TRIES, ask, complaint
 from finegrained_rlhf.core.generation.asking import fenced as fenced
 from finegrained_rlhf.core.generation.asking import fenced_data as fenced_data
 from finegrained_rlhf.core.generation.outcomes import UnreadableReplyError as UnreadableReplyError
-from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.protocol import RolePrompt, TextGenerator, streamed
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
 NAMES = (
@@ -39,15 +39,16 @@ def _template(name: str) -> Template:
     return Template((files(__package__) / "templates" / f"{name}.txt").read_text(encoding="utf-8").strip())
 
 
-def filled(name: str, task: str, data: Mapping[str, Any]) -> str:
-    """The prompt of a template.
+def filled(name: str, task: str, data: Mapping[str, Any]) -> RolePrompt:
+    """The prompt of a template; the data stands behind all that the system message may say.
 
     Args:
         name: one of `NAMES`.
         task: what is to be written, in the words of the application's developer.
         data: all that comes from users and from earlier replies.
     """
-    return _template(name).substitute(task=task, data=fenced(data))
+    said, _, behind = _template(name).template.partition("$data")
+    return RolePrompt.of(Template(said).substitute(task=task), fenced(data) + behind)
 
 
 LONGEST_TEXT = 40_000
@@ -81,6 +82,7 @@ def ask_for_text(
     data: Mapping[str, Any],
     longest: int = LONGEST_TEXT,
     tries: int = TRIES,
+    on_text: Callable[[str], None] | None = None,
 ) -> str:
     """A text without white space around it, as the model writes it.
 
@@ -92,7 +94,8 @@ def ask_for_text(
         task: as for `filled`.
         data: as for `filled`.
         longest: most characters.
-        tries: how often the model is asked.
+        tries: how often the model is asked; once where it has given pieces of a text.
+        on_text: is given the text piece by piece, as it comes.
 
     Raises:
         ReplyError: no text that can be used.
@@ -103,9 +106,11 @@ def ask_for_text(
     for number in range(tries):
         more = f"\n\n{complaint(str(error), number)} Reply with the text alone." if number else ""
         try:
-            return _text(llm.generate(prompt + more).text, longest)
+            return _text(streamed(llm, prompt + more, on_text).text, longest)
         except UnreadableReplyError as unreadable:
             error = unreadable
+            if on_text is not None and (unreadable.reply or "").strip():
+                break  # what was shown cannot be taken back
     raise error
 
 

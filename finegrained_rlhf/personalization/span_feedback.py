@@ -20,9 +20,11 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.core.markers import InputFile, OutputFile
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.personalization.store.opening import open_memory
+from finegrained_rlhf.text.edits import levenshtein
 
 EDIT = "edit"
 """The kind of event that a user's edit of a draft is."""
@@ -59,33 +61,12 @@ def edit_cost(draft: str, edited: str, tokenise: Tokenise = words_and_marks) -> 
     return EditCost(levenshtein(left, right), max(len(left), len(right)))
 
 
-def levenshtein(left: Sequence[str], right: Sequence[str]) -> int:
-    """The fewest insertions, deletions and replacements that make `right` of `left`.
-
-    A column of the table of distances is kept as two bit vectors, in which steps go up and down, so that a token of
-    `right` takes a few operations on integers of `len(left)` bits (Myers 1999, in the form of Hyyrö 2003).
-    """
-    if not left:
-        return len(right)
-    places: dict[str, int] = {}
-    for i, token in enumerate(left):
-        places[token] = places.get(token, 0) | 1 << i
-    last, full = 1 << (len(left) - 1), (1 << len(left)) - 1
-    up, down, distance = full, 0, len(left)  # vertical steps of +1 and −1
-    for token in right:
-        equal = places.get(token, 0)
-        zero = (((equal & up) + up) ^ up) | equal | down
-        right_up, right_down = down | (full & ~(zero | up)), up & zero
-        distance += bool(right_up & last) - bool(right_down & last)
-        right_up, right_down = (right_up << 1 | 1) & full, (right_down << 1) & full
-        up, down = right_down | (full & ~(zero | right_up)), right_up & zero
-    return distance
-
-
 IRRELEVANT, WRONG, MISSING = "irrelevant", "wrong", "missing"
 """Types of span: words that the user took out; words that they replaced; the word at which they put something in."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _AFTER, _BEFORE, _INSTEAD = "added after it: ", "added before it: ", "replaced by: "
+NOTE_TITLE = "what is known of the user"
+"""Of the passage that says by which preference a draft was written."""
 
 
 def edit_errors(draft: str, edited: str) -> tuple[SpanError, ...]:
@@ -125,12 +106,14 @@ class EditsToFeedback(Settings):
     """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.
 
     A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the
-    spans are those of `edit_errors`. A draft that was left as it is has none. No user is named in the file. It is a
-    copy: `forget` does not reach it.
+    spans are those of `edit_errors`. A draft that was left as it is has none. The preference that a draft was written
+    by, where there was one, is a passage, which reward models of `taxonomy=edit_mass` read. No user is named in the
+    file. It is a copy: `forget` does not reach it.
 
     Attributes:
         output: feedback FILE.
-        data: FILE of edits, one a line: `context`, `draft`, `edited`; None where a memory is read.
+        data: FILE of edits, one a line: `context`, `draft`, `edited` and, where it is known, `preference`; None where a
+            memory is read.
         memory: FILE of a `UserMemory`, or `postgresql://…`; None where `data` is read.
         users: whose edits of the memory are taken, by name. Those who have decided otherwise are left out, and counted;
             of those whose decision is not recorded, the application says who has agreed.
@@ -164,7 +147,8 @@ class EditsToFeedback(Settings):
             name = f"edit-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
             feedback = Feedback(edit_errors(edit["draft"], edit["edited"]), (), edit["edited"])
             types.update(error.error_type for error in feedback.errors)
-            records[name] = FeedbackRecord(name, edit["context"], (), (edit["draft"],), feedback)
+            notes = tuple(Passage.uncut("", text, NOTE_TITLE) for text in (edit["preference"],) if text.strip())
+            records[name] = FeedbackRecord(name, edit["context"], notes, (edit["draft"],), feedback)
         if not records:
             raise DataError(
                 f"no edit is left: nothing is written (users who have not allowed training: {len(left_out)})",
@@ -204,8 +188,8 @@ class EditsToFeedback(Settings):
 
 
 def _edit(row: Any) -> dict[str, str]:
-    row = as_object(row, "edit")
+    row = {"preference": "", **as_object(row, "edit")}
     return {
         name: require_text(get_field(row, name), name, empty=name != "context")
-        for name in ("context", "draft", "edited")
+        for name in ("context", "draft", "edited", "preference")
     }

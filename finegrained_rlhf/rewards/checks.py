@@ -18,6 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.generation.outcomes import FailureBudgetError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.aggregation import ResponseValue
+from finegrained_rlhf.rewards.placement import EMPTY
 from finegrained_rlhf.rewards.protocol import Scorer
 
 _SHOWN = 60
@@ -39,7 +40,8 @@ def check_scores(name: str, result: object, prompts: Sequence[Prompt], responses
         raise ConfigError(f"reward component {name} scored {len(result.values)} responses, {len(responses)} were given")
     for prompt, response, spans, values in zip(prompts, responses, result.spans, result.values, strict=True):
         for span, value in zip(spans, values, strict=True):
-            fault = _value_fault(value) or ("" if result.whole_response else _span_fault(span, len(response)))
+            anywhere = result.whole_response or (tuple(spans) == (EMPTY,) and not response.strip())
+            fault = _value_fault(value) or ("" if anywhere else _span_fault(span, len(response)))
             if fault:
                 raise ConfigError(f"reward component {name} gave {fault} {_where(prompt, response)}")
     return result

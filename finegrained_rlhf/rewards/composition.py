@@ -28,7 +28,7 @@ from finegrained_rlhf.rewards.credit import (
 from finegrained_rlhf.rewards.moving import DualVariable, Normaliser
 from finegrained_rlhf.rewards.parts import parts_read, scores_of_responses
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
-from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer, VersionedScorer
+from finegrained_rlhf.rewards.protocol import BegunScorer, PromptCheckingScorer, StartableScorer, VersionedScorer
 from finegrained_rlhf.rl.credit import corrections
 from finegrained_rlhf.rl.stats import Reduce
 
@@ -194,7 +194,7 @@ class RewardComposer:
         asked = dense | {gate.by for name, gate in self.config.gates.items() if name in dense}
         prompts = rollout.row_prompts()
         names = [name for name in self.config.components if name in asked]
-        return replace(due, scores=self._raw(names, [prompts[row] for row in due.rows], due.texts))
+        return replace(due, scores=self._raw(names, [prompts[row] for row in due.rows], due.texts, begun=True))
 
     def _raw_of(self, name: str, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
         return self._raw([name], prompts, responses)[name]
@@ -205,6 +205,7 @@ class RewardComposer:
         prompts: Sequence[Prompt],
         responses: Sequence[str],
         turns: Sequence[Turns] = (),
+        begun: bool = False,
     ) -> dict[str, SegmentScores]:
         """What the scorers of these components give of the parts that they read, checked."""
         scorers = {name: self.config.components[name] for name in names}
@@ -220,13 +221,14 @@ class RewardComposer:
         }
         started: dict[str, Callable[[], SegmentScores]] = {}
         for name, scorer, asked, texts in arguments.values():
-            if isinstance(scorer, StartableScorer):
+            if isinstance(scorer, StartableScorer) and not (begun and isinstance(scorer, BegunScorer)):
                 with naming(*arguments[name]):
                     started[name] = scorer.start(asked, texts)
         for name, scorer, asked, texts in arguments.values():
             if name not in started:
                 with naming(*arguments[name]):
-                    scored[name] = scorer.score(asked, texts)
+                    own = scorer.score_begun if begun and isinstance(scorer, BegunScorer) else scorer.score
+                    scored[name] = own(asked, texts)
         for name, collect in started.items():
             with naming(*arguments[name]):
                 scored[name] = collect()

@@ -69,6 +69,19 @@ class StartableScorer(Scorer, Protocol):
 
 
 @runtime_checkable
+class BegunScorer(Scorer, Protocol):
+    """A scorer that knows a response that goes on from one that has ended, such as one that compares with a text."""
+
+    def score_begun(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        """Score R beginnings of responses, by what they are worth whatever follows; `credit=revised` asks for it.
+
+        Args:
+            prompts: as in `score`.
+            responses: R texts, each the beginning of a response.
+        """
+
+
+@runtime_checkable
 class VersionedScorer(Scorer, Protocol):
     """A scorer whose values come from elsewhere, where they may change while a run goes on.
 

@@ -23,6 +23,7 @@ from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
 from finegrained_rlhf.web.page import HERE, Section, render
 from finegrained_rlhf.web.playground.routes import SECTION as PLAYGROUND
 from finegrained_rlhf.web.runs.routes import SECTION as RUNS
+from finegrained_rlhf.web.users import SECTION as USERS
 
 SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND)
 """What the navigation shows, in order; the first one is the first page."""
@@ -35,17 +36,24 @@ class Settings:
     Attributes:
         directory: whose runs are shown, resolved; nothing outside it is read.
         names: host names beside those of loopback by which it may be asked.
+        memory: of users, one of whom is shown what is known of them; None shows nobody anything.
+        user: who that is.
+        user_header: the header in which the proxy says who asks, instead.
     """
 
     directory: Path
     names: Sequence[str] = ()
+    memory: str | None = None
+    user: str | None = None
+    user_header: str | None = None
 
 
 def create_app(settings: Settings) -> FastAPI:
     """The application; `app.state.settings` and `app.state.sections` are for its routes."""
     app = FastAPI(title="finegrained_rlhf", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.settings, app.state.sections = settings, SECTIONS
-    for section in SECTIONS:
+    sections = SECTIONS if settings.memory is None else (*SECTIONS, USERS)
+    app.state.settings, app.state.sections = settings, sections
+    for section in sections:
         section.begin(app)
         app.include_router(section.router)
     app.add_api_route("/", _first_page, include_in_schema=False)

@@ -26,9 +26,15 @@ class Serve:
         open: open the browser.
         behind_proxy: a proxy with TLS stands before it and says who may come in; `names` are then needed.
         names: host names by which browsers ask the proxy, beside those of loopback.
+        memory: FILE of a `UserMemory`, or `postgresql://…`, one of whose users sees, corrects and forgets what is known
+            of them; None has no such page.
+        user: who that is, by name: whoever may open the page.
+        user_header: the header in which the proxy says who asks, instead of `user`; it must set it itself in every
+            request.
 
     Raises:
-        ConfigError: another machine could reach the address and no proxy is promised, or a proxy has no name.
+        ConfigError: another machine could reach the address and no proxy is promised, or a proxy has no name; or a
+            memory without a user.
     """
 
     def __init__(
@@ -39,6 +45,9 @@ class Serve:
         open: bool = True,
         behind_proxy: bool = False,
         names: Sequence[str] = (),
+        memory: str | None = None,
+        user: str | None = None,
+        user_header: str | None = None,
     ) -> None:
         if not behind_proxy and not is_loopback(host):
             raise ConfigError(
@@ -47,6 +56,11 @@ class Serve:
             )
         if behind_proxy and not names:
             raise ConfigError("names: give the host names by which browsers ask the proxy, as in names=[marks.example]")
+        if (user is None) + (user_header is None) != (2 if memory is None else 1):
+            raise ConfigError("user: expected with memory, or user_header in its place, and neither without a memory")
+        if user_header is not None and not behind_proxy:
+            raise ConfigError("user_header: anybody could say who they are; it needs behind_proxy=true")
+        self.memory, self.user, self.user_header = memory, user, user_header
         self.directory, self.port, self.host, self.open = Path(directory), port, host, open
         self.behind_proxy, self.names = behind_proxy, tuple(names)
 
@@ -67,7 +81,7 @@ class Serve:
             if (error.name or "").startswith("finegrained_rlhf"):
                 raise
             raise ConfigError(f"serve needs {error.name}: pip install '.[web]' in a checkout") from None
-        app = create_app(Settings(self.directory.resolve(), names=self.names))
+        app = create_app(Settings(self.directory.resolve(), self.names, self.memory, self.user, self.user_header))
         with listening(self.host, self.port) as listener:
             port = listener.getsockname()[1]
             url = f"http://{'localhost' if is_loopback(self.host) else self.names[0]}:{port}/"

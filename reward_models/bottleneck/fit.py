@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.feedback.labels import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.rewards.stress.changes import Change, MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
@@ -198,7 +197,7 @@ def _segment_items(model: Bottleneck, kind: SegmentKind, lessons: Lessons) -> It
             if labels.teaches:
                 texts = [record.predictions[answer][start:end] for start, end in labels.spans]
                 known = [i for i, label in enumerate(labels.labels) if label is not None]
-                flags = np.array([float(labels.labels[i] == HAS_ERROR) for i in known])
+                flags = np.array([float(bool(labels.labels[i])) for i in known])
                 yield CountedItems(model.segment_rows(kind.name, lessons.sources[record.id], texts)[known], flags)
 
 

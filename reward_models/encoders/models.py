@@ -29,7 +29,7 @@ from finegrained_rlhf.text.plain_text import TooLong
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.counts import CountLayer
 from reward_models.encoders.inputs import EncodedInput, InputBatch, RewardInputEncoder, batches_by_length
-from reward_models.kinds import Form
+from reward_models.kinds import Form, SegmentKind
 from reward_models.kinds.base import GlobalAttention
 from reward_models.record import (
     REWARD_MODEL_RECORD,
@@ -41,14 +41,21 @@ from reward_models.record import (
 
 ID2LABEL = {0: "no_error", 1: "has_error"}
 _NEW_HEAD = r"^(classifier|pre_classifier|score)\.|\.pooler\."
-_FORMS: Mapping[Form, tuple[Any, Mapping[str, Any]]] = {
-    "segment": (
-        AutoModelForTokenClassification,
-        {"num_labels": len(ID2LABEL), "id2label": ID2LABEL, "label2id": {name: i for i, name in ID2LABEL.items()}},
-    ),
-    "sequence": (AutoModelForSequenceClassification, {"num_labels": 1}),
+_FORMS: Mapping[Form, Any] = {
+    "segment": AutoModelForTokenClassification,
+    "sequence": AutoModelForSequenceClassification,
 }
-"""Of each form, transformers' class and the settings of a new head."""
+"""Of each form, transformers' class."""
+
+
+def _new_head(form: Form, labels: Sequence[str]) -> dict[str, Any]:
+    """The settings of a new head."""
+    if form == "sequence":
+        return {"num_labels": 1}
+    names = dict(enumerate(labels))
+    return {"num_labels": len(names), "id2label": names, "label2id": {name: i for i, name in names.items()}}
+
+
 _CLASSIFIERS: Mapping[Form, Mapping[str, Any]] = {
     "segment": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     "sequence": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -73,26 +80,30 @@ def longest_input(config: Any, tokenizer: Any, wanted: int) -> int:
     return min([input_limit(config, tokenizer, wanted), *(limit for limit in limits if limit)])
 
 
-def open_classifier(directory: Path, form: Form, new_head: bool) -> tuple[Any, Any]:
+def open_classifier(
+    directory: Path, form: Form, new_head: bool, labels: Sequence[str] = tuple(ID2LABEL.values())
+) -> tuple[Any, Any]:
     """The classification model of a form, fp32, on the CPU, and its tokenizer.
 
     Args:
         directory: that holds both.
         form: labels of segments, or one score for a whole answer.
         new_head: put a head on a language model, drawn from the global generator; False opens a classifier.
+        labels: of segments, that a new head tells apart.
 
     Raises:
         ModelError: missing, damaged, without some of its weights, or of a family that is no reward model here.
     """
-    config, (auto, head) = read_model_config(directory), _FORMS[form]
+    config, auto = read_model_config(directory), _FORMS[form]
+    head = _new_head(form, labels) if new_head else None
     if is_causal(config):
-        return _open_causal(directory, config, form, new_head)
+        return _open_causal(directory, config, form, head)
     if not is_encoder(config):
         raise ModelError(
             f"{directory}: a {config.model_type} model, expected an encoder such as BERT or Longformer, or a "
             f"decoder-only model ({', '.join(causal_families(form))})"
         )
-    settings = {"optional": _NEW_HEAD, **head} if new_head else {}
+    settings = {"optional": _NEW_HEAD, **head} if head is not None else {}
     return load_weights(auto, directory, torch.float32, **settings), load_tokenizer(directory)
 
 
@@ -101,14 +112,14 @@ def causal_families(form: Form) -> list[str]:
     return sorted(_CLASSIFIERS[form].keys() & CAUSAL_FAMILIES.keys())
 
 
-def _open_causal(directory: Path, config: Any, form: Form, new_head: bool) -> tuple[Any, Any]:
+def _open_causal(directory: Path, config: Any, form: Form, head: dict[str, Any] | None) -> tuple[Any, Any]:
     """A decoder-only classifier and its tokenizer; both pad on the right, and with the same token.
 
     transformers reads the score of a whole answer at the last token that is not `config.pad_token_id`, so this names
     the tokenizer's padding token, and the end token where it has none. A new head gets no dropout, so that a step of a
     backbone without any is the same however it is cut into micro-batches.
     """
-    auto, head = _FORMS[form]
+    auto = _FORMS[form]
     families = causal_families(form)
     if config.model_type not in families:
         raise ModelError(
@@ -129,11 +140,11 @@ def _open_causal(directory: Path, config: Any, form: Form, new_head: bool) -> tu
         )
     tokenizer.padding_side = "right"
     config.pad_token_id = tokenizer.pad_token_id
-    if new_head:
+    if head is not None:
         for name, value in head.items():
             setattr(config, name, value)
         config.classifier_dropout = 0.0
-    model = load_weights(auto, directory, torch.float32, _NEW_HEAD if new_head else None, config=config)
+    model = load_weights(auto, directory, torch.float32, None if head is None else _NEW_HEAD, config=config)
     embeddings = model.get_input_embeddings()
     embeddings.padding_idx = None  # no gradient would reach a separator that pads as well
     return model, tokenizer
@@ -274,7 +285,9 @@ def new_reward_model(path: str | Path, record: RewardModelRecord) -> RewardModel
         ModelError: there is none of a known family at `path`, or it lacks weights.
     """
     directory = model_directory(path, export="model")
-    return RewardModel(*open_classifier(directory, record.definition.form, new_head=True), record).eval()
+    kind = record.definition
+    labels = {"labels": kind.label_names} if isinstance(kind, SegmentKind) else {}
+    return RewardModel(*open_classifier(directory, kind.form, new_head=True, **labels), record).eval()
 
 
 def load_reward_model(path: str | Path, default: RewardModelRecord | None = None) -> RewardModel:

@@ -56,7 +56,14 @@ class SegmentKind(Kind, SegmentRule):
             "unlabelled": list(self.unlabelled),
             "min_words": dict(self.min_words),
             "separator": self.separator,
+            "words_up_to": self.words_up_to,
         }
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Of the model's labels, in their order: no error, then an error, or errors of 1, 2, … changed words."""
+        counted = tuple(f"{words}_words_error" for words in range(1, self.words_up_to + 1))
+        return ("no_error", *(counted or ("has_error",)))
 
     def with_min_words(self, words: int | None) -> SegmentKind:
         """With another least number of words for the types that have one; None changes nothing."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_rlhf.feedback.labels import HAS_ERROR
 from reward_models.data.examples import RewardExample
 
 Array = NDArray[np.float64]
@@ -39,7 +38,7 @@ def counted_items(example: RewardExample) -> CountedItems:
         better, worse = (np.array(side) for side in zip(*example.pairs, strict=True))
         return CountedItems(counts[better] - counts[worse], np.ones(len(better)))
     known = [i for i, label in enumerate(example.labels) if label is not None]
-    labels = np.array([float(example.labels[i] == HAS_ERROR) for i in known])
+    labels = np.array([float(bool(example.labels[i])) for i in known])
     return CountedItems(np.array([row for item in example.inputs for row in item.counts])[known], labels)
 
 

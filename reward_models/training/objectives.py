@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from finegrained_rlhf.feedback.labels import HAS_ERROR
 from reward_models.data.examples import RewardExample
 from reward_models.encoders.counts import CountLayer
 from reward_models.encoders.inputs import InputBatch, pad_inputs
@@ -75,7 +74,7 @@ class LabelWeights:
 
         1 each where a label never occurs.
         """
-        labels = [label == HAS_ERROR for example in examples for label in example.labels if label is not None]
+        labels = [bool(label) for example in examples for label in example.labels if label is not None]
         return LabelWeights(*balanced_weights(sum(labels), len(labels)))
 
 
@@ -146,7 +145,7 @@ def segment_objective(
     )
     wrong_ids = sorted(error_label_ids(model.model.config.id2label))
     clean_id = next(i for i in sorted(model.model.config.id2label) if i not in wrong_ids)
-    ids = [wrong_ids[0] if label == HAS_ERROR else clean_id for label in flat if label is not None]
+    ids = [wrong_ids[min(label, len(wrong_ids)) - 1] if label else clean_id for label in flat if label is not None]
     labels = torch.tensor(ids, dtype=torch.long, device=model.device)
     logits = biased(model.segment_logits(batch), batch, bias)[known]
     errors = torch.tensor(wrong_ids, device=model.device)

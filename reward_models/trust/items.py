@@ -12,7 +12,6 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.feedback.labels import HAS_ERROR
 from reward_models.data.examples import RewardExample
 from reward_models.trust.judging import Judgements
 from reward_models.trust.measure import MarkedText, span_scores
@@ -51,7 +50,7 @@ def judged_segments(
     """A record with labels of segments; probabilities and claims are of all its segments."""
     spans = span_scores([text], [claims])
     rows = [
-        (label == HAS_ERROR, probability, claim)
+        (bool(label), probability, claim)
         for label, probability, claim in zip(text.segments.labels, probabilities, claims, strict=True)
         if label is not None
     ]

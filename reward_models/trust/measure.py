@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from finegrained_rlhf.feedback.labels import HAS_ERROR, SegmentLabels
+from finegrained_rlhf.feedback.labels import SegmentLabels
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean, share
 from finegrained_rlhf.runtime.processes import Processes
@@ -170,7 +170,7 @@ def measure_trust(
 def segment_trust(kind: str, texts: Sequence[MarkedText], verdicts: Sequence[SegmentVerdicts]) -> TrustReport:
     """The report of a segment model; segments without a label are left out."""
     rows = [
-        (label == HAS_ERROR, claim, probability)
+        (bool(label), claim, probability)
         for text, verdict in zip(texts, verdicts, strict=True)
         for label, claim, probability in zip(text.segments.labels, verdict.claims, verdict.probabilities, strict=True)
         if label is not None
@@ -219,7 +219,7 @@ def span_scores(texts: Sequence[MarkedText], claims: Sequence[Sequence[bool]]) -
         spans, labels = text.segments.spans, text.segments.labels
         runs = claimed_runs(labels, flags)
         claimed = [spans[i] for run in runs for i in run]
-        wrong = [span for span, label in zip(spans, labels, strict=True) if label == HAS_ERROR]
+        wrong = [span for span, label in zip(spans, labels, strict=True) if label]
         covered_spans += [covered(text.text, [span], claimed) >= MIN_COVERED for span in text.marked]
         right += [covered(text.text, [spans[i] for i in run], wrong) >= MIN_COVERED for run in runs]
     precision, recall = share(sum(right), len(right)) or 0.0, share(sum(covered_spans), len(covered_spans)) or 0.0

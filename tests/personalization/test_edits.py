@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finegrained_rlhf.personalization.span_feedback import edit_cost, levenshtein
+from finegrained_rlhf.personalization.span_feedback import edit_cost
+from finegrained_rlhf.text.edits import levenshtein
 
 
 def table(left: list[str], right: list[str]) -> int:

@@ -198,8 +198,8 @@ def test_an_event_that_arrives_several_times_at_once_is_one(store: Store) -> Non
 @pytest.mark.slow
 def test_processes_that_write_at_once_lose_nothing(store: Store) -> None:
     script = [sys.executable, user_memory_toy.__file__, "write", *store.named]
-    writers = [subprocess.Popen([*script, f"writer{number}", "40"]) for number in range(4)]
-    assert [writer.wait() for writer in writers] == [0] * 4
+    writers = [subprocess.Popen([*script, f"writer{number}", "20"]) for number in range(8)]
+    assert [writer.wait() for writer in writers] == [0] * 8
     memory = store.open()
     handle = memory.user("shared")
     assert handle.note("sum").body == {"total": 160} and handle.note("sum").version == 160

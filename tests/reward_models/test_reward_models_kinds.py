@@ -6,23 +6,26 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 from feedback_samples import LAKE, record
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 import reward_models
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.records import SegmentScores
+from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, Feedback
+from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.config import RewardModelConfig
 from reward_models.encoders.tiny import MakeTinyRewardModels
 from reward_models.job import TrainRewardModel
-from reward_models.kinds import KINDS, PairKind, SegmentKind, kind_named
-from reward_models.record import RewardModelRecord
-from reward_models.scorers import SegmentScorer, SequenceScorer
+from reward_models.kinds import KINDS, PairKind, SegmentKind, kind_named, kinds_of
+from reward_models.record import RewardModelRecord, error_label_ids
+from reward_models.scorers import EditMassScorer, SegmentScorer, SequenceScorer
 from reward_models.trust.job import EvaluateRewardModel
 
 SEGMENTER = SpacySegmenter()
@@ -136,3 +139,26 @@ def test_no_other_module_knows_a_kind_by_its_name() -> None:
         and 'config.get("completeness"' not in line  # a key of configurations
     }
     assert naming == {f"kinds/{name}.py" for name in ("__init__", "pairwise")}
+
+
+def test_a_kind_that_counts_the_words_of_corrections() -> None:
+    """Labels add up to the cost of the edit; a model of it has a label for each number, and pays what it expects."""
+    taxonomy = Taxonomy("own", {"mass": {"density": "sentence", "words_up_to": 3, "types": {"changed": {}}}})
+    kind = kinds_of(taxonomy)["mass"]
+    assert isinstance(kind, SegmentKind)
+    assert RewardModelRecord.of(kind).definition == kind
+    assert kind.label_names == ("no_error", "1_words_error", "2_words_error", "3_words_error")
+    assert error_label_ids(dict(enumerate(kind.label_names))) == {1, 2, 3}
+    draft, edited = "It is so. We say no! Bye.", "It is not so. They do not say no at all! Bye."
+    labels = kind.label(draft, Feedback((), (), edited), SpacySegmenter("english"))
+    assert labels.labels == (1, 3, 0) and labels.has_error == 2  # five words in the second one, of at most three
+    with pytest.raises(DataError, match="correction"):
+        kind.label(draft, Feedback((), (), None), SpacySegmenter("english"))
+    scorer = EditMassScorer("a model that is not loaded")
+    scorer._kind = kind
+    nothing = lambda: SegmentScores(((), ((0, 2),)), ((), (-1.0,)))  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentScorer, "start", lambda *_: nothing)
+        assert scorer.score([], []).values == ((-3.0,), (-1.0,)) and scorer.score([], []).spans[0] == ((0, 0),)
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [100.0, 0.0, 0.0, 0.0], [0.0, 0.0, 100.0, 100.0]])
+    assert torch.allclose(EditMassScorer._worth(cast(Any, None), logits), torch.tensor([-1.5, 0.0, -2.5]))

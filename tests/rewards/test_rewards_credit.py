@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
 from finegrained_rlhf.models.tiny_networks import build_tokenizer
 from finegrained_rlhf.rewards import (
@@ -26,6 +27,7 @@ from finegrained_rlhf.rewards import (
 from finegrained_rlhf.rewards.credit import due_prefixes
 from finegrained_rlhf.rl.credit import corrections, decided_tokens, spaced_tokens
 from finegrained_rlhf.text.alignment import token_ends
+from finegrained_rlhf.text.edits import begun_distance, edit_mass, levenshtein
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.training.ppo.advantages import segment_ends, unit_rewards
 
@@ -300,3 +302,30 @@ def test_places_by_hand() -> None:
     assert decided_tokens([0, 4, 5, 9, None], [0, 1, 5, 6, 6]) == (1, 2, 3, 4, 4)
     assert spaced_tokens(3, 200) == (49, 99, 149) and spaced_tokens(1, 5) == (2,)
     assert spaced_tokens(9, 4) == (0, 1, 2, 3)
+
+
+class Wanted(BaseScorer):
+    """Minus what an edit would change; of a beginning, minus what it has changed so far."""
+
+    wanted = "a b it so end. No. a"
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        spans = [tuple(SEGMENTER.sentences(text)) or ((0, 0),) for text in responses]
+        masses = [edit_mass(text, self.wanted, own) for text, own in zip(responses, spans, strict=True)]
+        return SegmentScores(spans, [tuple(-float(mass) for mass in row) for row in masses])
+
+    def score_begun(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        so_far = [-float(begun_distance(words_and_marks(one), words_and_marks(self.wanted))) for one in responses]
+        return SegmentScores([((0, len(one)),) for one in responses], [(value,) for value in so_far])
+
+
+def test_a_beginning_is_not_charged_for_what_is_still_to_come() -> None:
+    """Edit mass with `revised`: payments add up to −cost, an empty draft's too, and none is ever taken back."""
+    rollout = drawn([*rows(7), [EOS]])
+    ours = RewardComposer(RewardConfig({"mass": Wanted()}, {"mass": 1.0}, credit="revised"), eos_ids=(EOS,))
+    total = paid(ours, rollout).total
+    costs = [levenshtein(words_and_marks(text), words_and_marks(Wanted.wanted)) for text in rollout.texts]
+    assert (-total.sum(dim=1)).tolist() == costs and costs[-1] == 9
+    assert float(total.max()) <= 0 and bool((total[:, :-1] < 0).any())
+    perfect = drawn([[*WORDS(Wanted.wanted, add_special_tokens=False)["input_ids"], EOS]])
+    assert not bool(paid(ours, perfect).total.any())

@@ -24,6 +24,7 @@ READS: dict[str, tuple[str, ...]] = {
     "init": ("name={out}", "data={prompts}", "reward=judge", "judge=x", "policy={model}", "measure=false"),
     "try": ("name={model}",),
     "train_sft": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
+    "train_pairs": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
     "train_classifier": (DIR, "data={texts}", "validation_data=null", "model={model}"),
     "train_gedi": (
         *(DIR, "data={texts}", "validation_data=null", "policy.path={plain}", "resume={model}"),
@@ -100,6 +101,7 @@ READS: dict[str, tuple[str, ...]] = {
     "run_pahf": ("phases=[{data},{data},{data},{data}]", DIR, "plots=false"),
     "measure_regret": NOTHING,
     "show_user_memory": ("memory={memory}", "user=ann", OUT),
+    "serve_memory": ("memory={memory}", "user=ann"),
     "user_notes": ("memory={memory}", "user=ann"),
     "catch_up": ("memory={memory}", "user=ann"),
     "run_coreset": ("conversations={data}", DIR),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
@@ -44,6 +45,49 @@ class TextGenerator(Protocol):
             FineGrainedError: there is no model or service; one error after a bounded number of tries.
         """
         ...
+
+
+class RolePrompt(str):
+    """A prompt whose beginning is the developer's and no user's: what a generator may send as the system message.
+
+    Attributes:
+        system: the beginning; what follows it are the user's words, and what is said of them.
+    """
+
+    system: str = ""
+
+    @classmethod
+    def of(cls, system: str, rest: str) -> RolePrompt:
+        """The prompt of both."""
+        prompt = cls(system + rest)
+        prompt.system = system
+        return prompt
+
+    def __add__(self, more: str) -> RolePrompt:
+        return RolePrompt.of(self.system, str(self)[len(self.system) :] + more)
+
+
+class StreamingGenerator(TextGenerator, Protocol):
+    """A generator that gives a text piece by piece."""
+
+    def stream(self, prompt: str, take: Callable[[str], None]) -> Generation:
+        """The text for a prompt, whose pieces `take` is given as they come, from another thread; see `generate`.
+
+        Raises:
+            ReplyError: there is none, or it broke off after some pieces.
+            FineGrainedError: as for `generate`.
+        """
+        ...
+
+
+def streamed(generator: TextGenerator, prompt: str, take: Callable[[str], None] | None) -> Generation:
+    """The text of a generator, piece by piece; in one piece where it can give no pieces, and with no `take` in none."""
+    if take is not None and hasattr(generator, "stream"):
+        return cast(StreamingGenerator, generator).stream(prompt, take)
+    made = generator.generate(prompt)
+    if take is not None:
+        take(made.text)
+    return made
 
 
 def generated(generator: TextGenerator, prompt: str, schema: ReplySchema | None = None) -> Generation:

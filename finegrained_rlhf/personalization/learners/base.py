@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -31,6 +32,8 @@ LEARN_TRIES = 3
 """How often an event is learnt from before it is set aside, unless an agent is told otherwise."""
 UNLEARNT = (ReplyError, MemoryLimitError)
 """What says that one event cannot be learnt from now, and nothing of others."""
+_shown: ContextVar[Callable[[str], None] | None] = ContextVar("shown", default=None)
+"""Who is given the draft that is written now, piece by piece."""
 _TRIES = 20  # to write notes that other processes keep changing
 
 
@@ -206,7 +209,7 @@ class MemoryAgent(ABC):
                     raise
 
     def _ask(self, template: str, data: Mapping[str, Any]) -> str:
-        return ask_for_text(self.llm, template, self.task, data, self._longest_text)
+        return ask_for_text(self.llm, template, self.task, data, self._longest_text, on_text=_shown.get())
 
     def _ask_for(self, template: str, data: Mapping[str, Any], schema: ReplySchema) -> Mapping[str, Any]:
         return ask_for(self.llm, template, self.task, data, schema)
@@ -248,7 +251,9 @@ class Learner(MemoryAgent):
         super().__init__(memory, llm, task=task, longest_text=longest_text, index=index, learn_tries=learn_tries)
         self._tokenise, self._longest_preference = tokenise, longest_preference
 
-    def respond(self, user: str, context: str, key: str | None = None) -> Draft:
+    def respond(
+        self, user: str, context: str, key: str | None = None, on_text: Callable[[str], None] | None = None
+    ) -> Draft:
         """A draft for a context. Nothing is written.
 
         Where the language model gives nothing that can be used of what the draft could rest on, it is written by what
@@ -258,16 +263,22 @@ class Learner(MemoryAgent):
             user: who it is, from the caller's own login.
             context: x_t.
             key: of the round, unique for the user; a random one by default.
+            on_text: is given the draft piece by piece while it is written, where the language model gives pieces; what
+                counts is the draft that is returned.
 
         Raises:
-            ReplyError: the language model writes no draft for this context.
+            ReplyError: the language model writes no draft for this context, or one that broke off.
             FineGrainedError: the language model is out of reach, or a text is refused.
         """
         self._check("context", context)
         key = uuid.uuid4().hex if key is None else key
         handle = self.memory.reader(user)
-        with asked_for(handle.answer_owner):
-            return replace(self._draft(handle, context, key), owner=handle.owner)
+        shown = _shown.set(on_text)
+        try:
+            with asked_for(handle.answer_owner):
+                return replace(self._draft(handle, context, key), owner=handle.owner)
+        finally:
+            _shown.reset(shown)
 
     def observe_edit(self, user: str, context: str, draft: Draft, edited: str) -> EditCost:
         """Learn from what the user made of a draft. The same edit again changes nothing.

@@ -16,6 +16,15 @@ class UnintelligibleAnswer(Exception):
     """An answer that does not hold what it should; the same request may succeed."""
 
 
+def stream_choices(line: str) -> list[dict[str, Any]]:
+    """The choices of one line of a stream of events; none of a line that has none, such as `data: [DONE]`."""
+    try:
+        choices = json.loads(line.removeprefix("data:"))["choices"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return []
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
 def json_object(answer: bytes) -> dict[str, Any]:
     """The JSON object of an answer.
 

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.generation.outcomes import (
     ReplyError,
     UnreadableReplyError,
 )
-from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.protocol import Generation, RolePrompt, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
@@ -46,6 +46,8 @@ class EndpointGenerator:
         response_format: what is sent where a reply has a schema: the schema itself, or that it is to be JSON; None
             sends nothing. An endpoint that refuses it is asked without, and a line says so once.
         extra_body: more parameters of each request, such as `reasoning_effort` or `chat_template_kwargs`.
+        system_role: send what a prompt says of the task (`RolePrompt.system`) in the system message, and the material
+            in the user's; False sends all in the user's.
 
     Raises:
         ConfigError: a setting outside its range, or the key is not there.
@@ -62,6 +64,7 @@ class EndpointGenerator:
         token_limit: TokenLimit = "max_tokens",
         response_format: ResponseFormat | None = "json_schema",
         extra_body: Mapping[str, Any] | None = None,
+        system_role: bool = False,
     ) -> None:
         within = (max_tokens is None or max_tokens >= 1) and (temperature is None or temperature >= 0)
         if not within or not (top_p is None or 0 < top_p <= 1):
@@ -80,11 +83,12 @@ class EndpointGenerator:
         if twice := sorted({*settings, "messages", "response_format", "stream"} & extra.keys()):
             raise ConfigError(f"extra_body: {twice[0]} is none of its parameters; it has a key of its own, or none")
         self._settings, self._limit = {**settings, **extra}, f"{token_limit}={max_tokens}"
-        self._system, self._format = system, response_format
+        self._system, self._format, self._system_role = system, response_format, system_role
         self._client = RemoteClient(remote, lambda key: {"Authorization": f"Bearer {key}"})
         about = {"url": remote.url, **self._settings}
         about |= {} if system is None else {"system": system}
         about |= {} if response_format == "json_schema" else {"response_format": response_format}
+        about |= {"system_role": True} if system_role else {}
         self.identity = f"chat {json.dumps(about, ensure_ascii=False)}"
 
     @property
@@ -106,6 +110,23 @@ class EndpointGenerator:
         self.generate_each([prompt], schema, lambda number, one: made.append(one))
         if isinstance(made[0], ReplyError):
             raise made[0]
+        return made[0]
+
+    def stream(self, prompt: str, take: Callable[[str], None]) -> Generation:
+        """See `StreamingGenerator`: the endpoint is asked again only while nothing of an answer has come.
+
+        Raises:
+            ReplyError: as for `generate`; or the answer broke off.
+            RemoteError: no answer came in time.
+            ConfigError: the key is refused.
+        """
+        made: list[Generation] = []
+        failed: list[ReplyError] = []
+        call = Call({**self._body(prompt, None, None), "stream": True}, take=take)
+        keep = lambda _, answer: made.append(self._counted(prompt, *answer))  # noqa: E731
+        self._client.ask([call], self._read, keep, lambda _, error: failed.append(error))
+        if failed:
+            raise failed[0]
         return made[0]
 
     def generate_each(
@@ -159,8 +180,13 @@ class EndpointGenerator:
         return again
 
     def _body(self, prompt: str, schema: ReplySchema | None, sent: ResponseFormat | None) -> dict[str, Any]:
-        system = [] if self._system is None else [{"role": "system", "content": self._system}]
-        body = {**self._settings, "messages": [*system, {"role": "user", "content": prompt}]}
+        said = [self._system or ""]
+        if self._system_role and isinstance(prompt, RolePrompt):
+            said.append(prompt.system.strip())
+            prompt = prompt[len(prompt.system) :].strip()
+        system = "\n\n".join(filter(None, said))
+        messages = [{"role": "system", "content": system}] if system else []
+        body = {**self._settings, "messages": [*messages, {"role": "user", "content": prompt}]}
         if schema is None or sent is None:
             return body
         form: dict[str, Any] = {"type": sent}

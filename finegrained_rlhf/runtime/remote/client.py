@@ -24,6 +24,7 @@ from finegrained_rlhf.runtime.remote.answers import (
     excerpt,
     json_object,
     retry_after,
+    stream_choices,
     wait_before,
 )
 
@@ -143,10 +144,12 @@ class Call:
     Attributes:
         body: of the POST, a JSON object.
         items: that it counts for in the quota.
+        take: is given the pieces of an answer that comes as a stream of events; it is asked for once that has begun.
     """
 
     body: Mapping[str, Any]
     items: int = 1
+    take: Callable[[str], None] | None = None
 
 
 class _TooLong(Exception):
@@ -280,7 +283,7 @@ class RemoteClient:
         while True:
             await self._bucket.take(call.items, self._turn)
             began = began or time.monotonic()
-            status, answer, retry_after_s = await self._post(http, content)
+            status, answer, retry_after_s = await self._post(http, content, call.take)
             reason = answer if isinstance(answer, str) else ""
             if isinstance(answer, bytes) and 200 <= status < 300:
                 try:
@@ -312,28 +315,51 @@ class RemoteClient:
             self._say(reason, tries, self.config.budget_s - spent)
             await asyncio.sleep(seconds)
 
-    async def _post(self, http: Any, content: bytes) -> tuple[int, bytes | str, float | None]:
+    async def _post(
+        self, http: Any, content: bytes, take: Callable[[str], None] | None
+    ) -> tuple[int, bytes | str, float | None]:
         """One request: its status, its answer or why there is none, and the seconds that are asked for."""
         import httpx
 
+        given: list[str] = []
         try:
             async with (
                 asyncio.timeout(self.config.timeout_s),
                 http.stream("POST", self.config.url, content=content, headers=_JSON) as response,
             ):
-                answer = self._without_key(await self._body(response))
+                answer = self._without_key(await self._body(response, take, given))
         except _TooLong:
             limit = f"{self.config.longest_answer_mib:g} MiB (longest_answer_mib)"
             raise FailedReplyError(f"an answer of more than {limit} is not read") from None
-        except (TimeoutError, httpx.TimeoutException):
-            return 0, "no answer in time", None
-        except httpx.RequestError as error:
+        except (TimeoutError, httpx.RequestError) as error:
+            if given:
+                raise FailedReplyError("an answer that broke off", "".join(given)) from None
+            if isinstance(error, TimeoutError | httpx.TimeoutException):
+                return 0, "no answer in time", None
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise ConfigError(f"{self.config.url}: its certificate is not trusted ({error})") from None
             return 0, str(error) or type(error).__name__, None
         return response.status_code, answer, retry_after(response.headers.get("Retry-After"))
 
-    async def _body(self, response: Any) -> bytes:
+    async def _body(self, response: Any, take: Callable[[str], None] | None, given: list[str]) -> bytes:
+        """The answer; of a stream of events the answer that their pieces make, which are taken and `given`."""
+        if take is not None and response.headers.get("Content-Type", "").startswith("text/event-stream"):
+            ended: str | None = None
+            async for line in response.aiter_lines():
+                ended = ended or ("stop" if line.strip() == "data: [DONE]" else None)
+                choices = stream_choices(line)
+                if choices and choices[0].get("finish_reason"):
+                    ended = choices[0]["finish_reason"]
+                piece = (choices[0].get("delta") or {}).get("content") if choices else None
+                if isinstance(piece, str) and piece:
+                    given.append(piece)
+                    take(piece)
+                    if sum(map(len, given)) > self.config.longest_answer_mib * 2**20:
+                        raise _TooLong
+            if ended is None:
+                raise FailedReplyError("an answer that broke off", "".join(given))
+            message = {"role": "assistant", "content": "".join(given)}
+            return json.dumps({"choices": [{"finish_reason": ended, "message": message}]}).encode()
         parts, size = [], 0
         async for part in response.aiter_bytes():
             size += len(part)

@@ -9,7 +9,7 @@ import pytest
 from remote_toy import FakeService
 from script_runs import run_script
 
-from finegrained_lab.experiments.personalization import StyleTrainingTable
+from finegrained_lab.experiments.personalization import EditTeachersTable, StyleTrainingTable
 from finegrained_lab.worlds.pahf import ChoiceScript
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl, write_text
 from finegrained_rlhf.personalization import UserMemory
@@ -220,3 +220,36 @@ def test_edits_become_rewards_and_rewards_a_policy(tmp_path: Path) -> None:
     assert len(found["reward_models"]) == 6 and all(0 <= row["f1"] <= 1 for row in found["reward_models"])
     assert {len(curves[0]) for curves in found["curves"].values()} == {2}  # before the first step and after the last
     assert "drafts of 20 contexts" in page and (tmp_path / "t.svg").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.scripts
+def test_edits_teach_as_words_changed_and_as_pairs(tmp_path: Path) -> None:
+    """Every step of the experiment and of the writer that it begins with, and its table."""
+    pytest.importorskip("matplotlib")
+    base = f"{tmp_path}/base"
+    small = {"settings.writing": 100, "settings.writer_steps": 6, "output_dir": base}
+    settings = {
+        "used": 20,
+        "dev": 10,
+        "new": 10,
+        "reward_model_steps": 4,
+        "sft_steps": 2,
+        "pair_steps": 2,
+        "rl_steps": 2,
+    }
+    keys = {**{f"settings.{name}": value for name, value in settings.items()}, "settings.base": base}
+    for pipeline, own in (
+        ("edit_teachers_writer", small),
+        ("edit_teachers", {**keys, "seeds": "[5]", "collect": "null", "output_dir": f"{tmp_path}/run"}),
+    ):
+        own_keys = [f"{key}={value}" for key, value in own.items()]
+        run = run_script("run_experiment", f"pipeline=personalization/{pipeline}", *own_keys)
+        assert run.returncode == 0, run.stderr
+    table = EditTeachersTable(str(tmp_path / "t.json"), "a command", f"{tmp_path}/run", [5], chosen="Nothing.")
+    table.run()
+    found = read_json(tmp_path / "t.json")
+    assert [row["system"] for row in found["rows"]] == list(EditTeachersTable.systems)
+    ranked = {row["reward"]: row for row in found["ranked"]}
+    assert ranked["exact"]["over"] == pytest.approx(1.0) and ranked["exact"]["best_of"] <= ranked["mass"]["best_of"]
+    assert all(row["logprob/chosen"] < 0 for row in found["pairs"]) and len(found["pairs"]) == 5

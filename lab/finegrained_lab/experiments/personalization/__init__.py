@@ -6,9 +6,12 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "CoresetTable": "coreset",
+        "EditTeachersTable": "edit_teachers",
         "PahfTable": "pahf",
         "PreludeTable": "prelude",
+        "RankDrafts": "ranked_drafts",
         "RegretTable": "regret",
         "StyleTrainingTable": "style_training",
+        "TrainPairs": "pairs",
     },
 )

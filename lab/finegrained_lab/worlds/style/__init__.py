@@ -7,6 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "EditDrafts": "drafts",
         "MakeStyleWorld": "make",
+        "StyleEditScorer": "reward",
         "StyleReader": "reader",
         "StyleWorldMonitor": "monitor",
         "StyleWriter": "writer",

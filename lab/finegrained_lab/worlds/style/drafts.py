@@ -104,6 +104,8 @@ class EditDrafts(Settings):
         output: JSON-lines file of edits, `context`, `draft`, `edited`, which `finegrained edits-to-feedback` reads.
         results: JSON file of what `measured` says.
         texts: JSON-lines prompt file whose answers are the edited texts; None writes none.
+        pairs: the same, of the drafts that were edited, with the draft as a second answer; None writes none.
+        noted: the file of edits once more, with the reader's preference, as a memory would know it; None writes none.
     """
 
     contexts: InputFile
@@ -112,6 +114,8 @@ class EditDrafts(Settings):
     output: OutputFile
     results: OutputFile
     texts: OutputFile | None = None
+    pairs: OutputFile | None = None
+    noted: OutputFile | None = None
 
     def run(self) -> dict[str, Any]:
         """Edit, measure, write, print one line.
@@ -131,6 +135,12 @@ class EditDrafts(Settings):
         if self.texts is not None:
             pairs = zip(wanted, rows, strict=True)
             write_jsonl(self.texts, (_prompt(one, row["edited"]) for (one, _), row in pairs))
+        if self.pairs is not None:
+            touched = [(one, row) for (one, _), row in zip(wanted, rows, strict=True) if row["draft"] != row["edited"]]
+            write_jsonl(self.pairs, (_prompt(one, row["edited"], row["draft"] or " ") for one, row in touched))
+        if self.noted is not None:
+            known = (preference for _, preference in wanted)
+            write_jsonl(self.noted, ({**row, "preference": one} for row, one in zip(rows, known, strict=True)))
         write_json(self.results, measures)
         shown = ", ".join(
             f"{name} {measures[name]:.3f}" for name in ("cost", "normalised", "untouched", "style", "taken")
@@ -179,5 +189,5 @@ def measured(edits: Iterable[Mapping[str, str]], preferences: Iterable[str]) -> 
     }
 
 
-def _prompt(one: SourcedContext, answer: str) -> dict[str, Any]:
-    return {"id": one.id, "question": one.text, "passages": [], "answer": [answer]}
+def _prompt(one: SourcedContext, *answers: str) -> dict[str, Any]:
+    return {"id": one.id, "question": one.text, "passages": [], "answer": list(answers)}

@@ -1,0 +1,103 @@
+"""What StyleWorld's edits teach: as words changed, true and learnt, and as pairs. Reads what the steps wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_lab.experiments.compared_table import CurvesTable
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.text.tables import cell, markdown_table
+
+PAIRS = ("dpo", "dpo_sft", "dpop", "dpo_spans", "dpo_shuffled")
+REWARDED = ("rloo_true", "rloo_mass", "rloo_shuffled")
+SCORERS = {"exact": "ranked", "mass": "ranked", "mass_shuffled": "ranked", "mass_noted": "ranked_noted"}
+SETTINGS = ("used", "new", "foreign")
+LIKELIHOODS = ("accuracy", "logprob/chosen", "logprob/rejected", "moved/chosen", "moved/rejected")
+
+
+@dataclass(frozen=True)
+class EditTeachersTable(CurvesTable):
+    """A writer before it is trained on the edits of its drafts, and after, by the edits of readers it has never met."""
+
+    title: ClassVar[str] = "StyleWorld: edits as teachers, words changed and pairs"
+    world: ClassVar[str] = "StyleWorld"
+    stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
+    systems: ClassVar[tuple[str, ...]] = ("writer", "majority", "sft", *PAIRS, *REWARDED)
+    baseline: ClassVar[str] = "writer"
+    columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
+    runs: ClassVar[tuple[str, ...]] = ("mass", "mass_shuffled", "mass_noted", "sft", *PAIRS, *REWARDED)
+    curved: ClassVar[tuple[str, ...]] = REWARDED
+    validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
+    caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
+    about: ClassVar[str] = (
+        "Reader and world are scripted, and one writer is shared by all seeds, as a pretrained model would be: the "
+        "table says what the way from edits to training is worth, and nothing about language. Columns as in [the "
+        "table before](style_training.md). `sft`: the writer trained on the edited texts; `dpo`: on pairs of an "
+        "edited text and its draft; `dpo_sft`: with an SFT term; `dpop`: DPO-Positive; `dpo_spans`: on the tokens "
+        "alone in which the two differ; `dpo_shuffled`: on pairs that a coin turns. `rloo_true`: RLOO with minus "
+        "the true cost as the reward, the ceiling; `rloo_mass`: with minus the words that a reward model expects to"
+        " be changed in each sub-sentence; `rloo_shuffled`: with one that learnt from labels in random order."
+    )
+
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """What was written and edited, by the settings, and what is measured."""
+        settings = result["settings"]
+        return (
+            f"A tiny T5 that writes any style writes drafts of {settings['used']} contexts of five sources, and each "
+            "source's reader edits them into the style that they want. What is learnt from these edits is measured on "
+            f"{settings['new']} other contexts; of a context's sentences {settings['foreign']:.0%} are another's. "
+            f"Greedy decoding. {self.about}"
+        )
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What the reader's edits cost."""
+        measures = read_json(root / "edits" / f"{system}.json")
+        return {"system": system, "seed": seed, **{name: measures[name] for name in self.columns}}
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows with their spread, how rewards rank drafts, likelihoods of pairs, and how training went."""
+        ranked = [
+            {"reward": name, "seed": seed, **read_json(root / f"{file}.json")["scorers"][name]}
+            for name, file in SCORERS.items()
+            for seed, root in roots.items()
+        ]
+        pairs = [{"system": run, "seed": seed, **_last(root / run)} for run in PAIRS for seed, root in roots.items()]
+        return {**super().measure(roots), "ranked": ranked, "pairs": pairs, **self.training(roots)}
+
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Spread, differences, every run; ranks; likelihoods; minutes."""
+        return "\n\n".join(
+            [
+                super().body(result),
+                f"## How rewards rank 16 drafts in random styles of each of 120 new contexts\n\n`within`: Spearman's "
+                f"correlation with −cost among the drafts of a context, mean; `over`: among all; `best_of`: what the "
+                f"best of 16 costs.\n\n{_table(result['ranked'])}",
+                f"## Likelihoods of both answers at the last step, in nats an answer\n\n`moved`: from the writer, of "
+                f"the tokens that are compared.\n\n{_table(result['pairs'])}",
+                self.longest(result),
+            ]
+        )
+
+    def draw(self, result: Mapping[str, Any], path: Path) -> None:
+        """Cost and reward by step: mean and range over seeds."""
+        panels = []
+        for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
+            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
+            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
+        draw_lines(path, panels, x_label="training steps")
+
+
+def _last(directory: Path) -> dict[str, float]:
+    """What the last training step of a run on pairs says."""
+    row = list(read_jsonl(RunDirectory(directory).metrics))[-1]
+    return {name: row[name] for name in LIKELIHOODS}
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    shown = [{key: cell(value) for key, value in row.items()} for row in rows]
+    return markdown_table(shown, list(shown[0])).strip()
