@@ -20,9 +20,9 @@ from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.web.address import LOOPBACK_NAMES
 from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
-from finegrained_rlhf.web.page import HERE, Section, render
 from finegrained_rlhf.web.marking.routes import SECTION as MARKING
 from finegrained_rlhf.web.marking.routes import insiders_only
+from finegrained_rlhf.web.page import HERE, Section, render
 from finegrained_rlhf.web.playground.routes import SECTION as PLAYGROUND
 from finegrained_rlhf.web.runs.routes import SECTION as RUNS
 
@@ -37,8 +37,8 @@ class Settings:
     Attributes:
         directory: whose runs are shown, resolved; nothing outside it is read.
         names: host names beside those of loopback by which it may be asked.
-        reachable: whether other machines can ask it, by TLS of its own or of a proxy before it: sessions then travel over
-            TLS alone, and runs and playground are for reviewers and owners where there are accounts.
+        reachable: whether other machines can ask it, by TLS of its own or a proxy: sessions then travel over TLS alone,
+            and runs and playground are for reviewers and owners where there are accounts.
         tls: whether the TLS is its own: without an account nobody sees anything then.
         trusted: classes beside the project's own that rewards of runs may name in the playground.
     """

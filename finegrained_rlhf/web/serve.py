@@ -28,8 +28,8 @@ class Serve:
         names: host names by which browsers ask, beside those of loopback.
         certificate: PEM FILE of a certificate chain, for TLS without a proxy; `key` and `names` are then needed.
         key: PEM FILE of its private key.
-        trust: MODULE.CLASS or a list: what rewards of runs may name in the playground beside this project's classes, such
-            as one that asks a server; on the command line alone.
+        trust: MODULE.CLASS or a list: what rewards of runs may name in the playground beside this project's classes,
+            such as one that asks a server; on the command line alone.
 
     Raises:
         ConfigError: another machine could reach the address and neither TLS nor a proxy is given, or names are missing.

@@ -1,1 +1,1 @@
-"""Marking together: accounts, tasks dealt out, marks kept key by key on the server, agreement, and one record of all."""
+"""Marking together: accounts, tasks dealt out, every key kept on the server, agreement, and one record of all."""

@@ -10,6 +10,7 @@ import hmac
 import secrets
 import time
 from dataclasses import dataclass
+from functools import cache
 
 import sqlalchemy as sql
 
@@ -24,7 +25,8 @@ SHORTEST = 10
 """Characters of a password."""
 FREE, SLOWEST_S = 5, 900
 """Wrong passwords until the next one has to wait a second; it is doubled with each, up to so many seconds."""
-_SCRYPT = {"n": 2**14, "r": 8, "p": 5, "maxmem": 64 * 2**20}
+COST = {"n": 2**14, "r": 8, "p": 5, "maxmem": 64 * 2**20}
+"""Of scrypt: 16 MiB and a quarter of a second a password."""
 _NAME_CHARACTERS = 100
 
 
@@ -62,16 +64,19 @@ class Person:
 def hashed(password: str) -> str:
     """A password as it is kept: scrypt under a salt of its own."""
     salt = secrets.token_bytes(16)
-    return f"{salt.hex()}${hashlib.scrypt(password.encode(), salt=salt, **_SCRYPT).hex()}"
+    return f"{salt.hex()}${hashlib.scrypt(password.encode(), salt=salt, **COST).hex()}"
 
 
 def _fits(password: str, kept: str) -> bool:
     salt, _, digest = kept.partition("$")
-    made = hashlib.scrypt(password.encode(), salt=bytes.fromhex(salt), **_SCRYPT).hex()
+    made = hashlib.scrypt(password.encode(), salt=bytes.fromhex(salt), **COST).hex()
     return hmac.compare_digest(made, digest)
 
 
-_NOBODY = hashed(secrets.token_hex())  # a name without an account takes as long as one with a wrong password
+@cache
+def _nobodys() -> str:
+    """A name without an account takes as long as one with a wrong password."""
+    return hashed(secrets.token_hex())
 
 
 def digest(token: str) -> str:
@@ -163,7 +168,7 @@ class Accounts:
         if wait > 0:
             raise SlowDownError(wait)
         row = self.store.one(sql.select(accounts).where(accounts.c.name == name, accounts.c.active))
-        right = _fits(password[:1000], _NOBODY if row is None else row["password"]) and row is not None
+        right = _fits(password[:1000], _nobodys() if row is None else row["password"]) and row is not None
         if not self.store.there:
             return None
         with self.store.writing() as connection:
@@ -192,7 +197,9 @@ class Accounts:
             sessions, accounts, sessions.c.name == accounts.c.name
         )
         now = time.time()
-        row = self.store.one(both.where(sessions.c.digest == digest(token), sessions.c.expires > now, accounts.c.active))
+        row = self.store.one(
+            both.where(sessions.c.digest == digest(token), sessions.c.expires > now, accounts.c.active)
+        )
         if row is None:
             return None
         if row["expires"] < now + SESSION_S - 3600:

@@ -1,7 +1,7 @@
 """What a project's finished marks say: agreement, people who drift, what each rule of merging would keep, and records.
 
-Everything is measured by the functions of `finegrained measure-agreement` and `finegrained adjudicate`; what a person has
-not finished enters nothing.
+Everything is measured by the functions of `finegrained measure-agreement` and `finegrained adjudicate`; what a person
+has not finished enters nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from finegrained_rlhf.annotation.agreement_figures import (
 )
 from finegrained_rlhf.annotation.annotations import Annotation, disjoint
 from finegrained_rlhf.annotation.items import AnnotationItem
-from finegrained_rlhf.annotation.measure_agreement import disagreements
 from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.annotation.reading import Imported, import_export
 from finegrained_rlhf.core.checks import require
@@ -201,8 +200,8 @@ def decide(work: Work, key: str, judged: JudgedItem, reviewer: str, given: Mappi
         key: of the project.
         judged: the item as it is now.
         reviewer: who decides.
-        given: `marks`, of each mark's id whether it `stays` and the `reason`; `correction`, whose stays; `seen`, the ids
-            that were shown.
+        given: `marks`, of each mark's id whether it `stays` and the `reason`; `correction`, whose stays; `seen`, the
+            ids that were shown.
 
     Raises:
         DataError: a mark came or went meanwhile, or nothing is said of one; nothing is kept then.

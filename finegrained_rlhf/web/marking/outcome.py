@@ -153,5 +153,3 @@ def exists(work: Work, key: str) -> str | None:
     """Where the files of a project were written last, below the served directory; None where they were not."""
     path = f"{work.row(key)['path']}_marked"
     return path if (work.directory / path / FEEDBACK).is_file() else None
-
-

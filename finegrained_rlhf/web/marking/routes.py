@@ -243,13 +243,17 @@ def join(request: Request, token: str, form: Fields) -> Response:
 
 
 @router.get("/marking/people")
-def people(request: Request, person: Owner, link: str = "", to: str = "") -> HTMLResponse:
+def people(request: Request, person: Owner) -> HTMLResponse:
     """Accounts and invitations."""
+    return _people(request, person)
+
+
+def _people(request: Request, person: Person, link: str = "", to: str = "") -> HTMLResponse:
     made = marking_of(request)
     names = {name for row in made.work.opened() for name in made.work.project(row["id"]).annotators}
     known = made.accounts.people()
-    absent = sorted(names - {str(row["name"]) for row in known})
-    return render(request, "marking/people.html", person=person, people=known, absent=absent, roles=ROLES, link="", to=to)
+    given = {"people": known, "absent": sorted(names - {str(row["name"]) for row in known}), "roles": ROLES}
+    return render(request, "marking/people.html", person=person, link=link, to=to, **given)
 
 
 @router.post("/marking/people", dependencies=WRITES)
@@ -260,10 +264,7 @@ def change_people(request: Request, person: Owner, form: Fields) -> Response:
         made.accounts.set_active(name, form["active"] == "true")
         return _to("/marking/people")
     token = made.accounts.invite(name, form.get("role", "annotator"))
-    link = f"{request.url.scheme}://{request.headers['host']}/marking/join/{token}"
-    known = made.accounts.people()
-    given = {"person": person, "people": known, "absent": [], "roles": ROLES, "link": link, "to": name}
-    return render(request, "marking/people.html", **given)
+    return _people(request, person, f"{request.url.scheme}://{request.headers['host']}/marking/join/{token}", name)
 
 
 @router.post("/marking/open", dependencies=WRITES)
@@ -362,10 +363,13 @@ def project_page(request: Request, person: Reviewer, key: str, said: str = "") -
         "marking/project.html",
         **{"person": person, "key": key, "row": row, "project": project, "now": now, "said": said, "queue": queue},
         **{"people": figures.people(now, project), "progress": progress, "rules": figures.densities(now, project)},
-        **{"kinds": outcome.kinds(project), "models": made.trainings.models(), "marked": outcome.exists(made.work, key)},
+        **{
+            "kinds": outcome.kinds(project),
+            "models": made.trainings.models(),
+            "marked": outcome.exists(made.work, key),
+        },
         **{"trainings": [one for one in made.trainings.made if one.project == key], "p95": made.p95()},
         **{"version": json.dumps(made.work.version(key)), "others": sorted(set(known) - set(project.annotators))},
-        **{"saves": len(made.saves)},
     )
 
 

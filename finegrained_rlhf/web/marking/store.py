@@ -1,7 +1,7 @@
 """The database of marking: one file of SQLite in the directory that is served. Knows tables; knows no page and no rule.
 
-What people do is a log of events that only grows; the state of a task is what its events make. Everything of one request
-is one transaction.
+What people do is a log of events that only grows; the state of a task is what its events make. Everything of one
+request is one transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
-from sqlalchemy import Boolean, Column, Float, ForeignKeyConstraint, Index, Integer, String, Table, Text
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.dialects.sqlite import insert
 
 from finegrained_rlhf.core.errors import DataError
@@ -23,101 +34,39 @@ FILE = "marking.sqlite"
 """Name of the database, in the directory that is served."""
 _BUSY_MS = 10_000
 tables = sql.MetaData()
-accounts = Table(
-    "accounts",
-    tables,
-    Column("name", String, primary_key=True),
-    Column("role", String, nullable=False),
-    Column("password", String, nullable=False),
-    Column("active", Boolean, nullable=False),
-)
-invitations = Table(
-    "invitations",
-    tables,
-    Column("digest", String, primary_key=True),
-    Column("name", String, nullable=False),
-    Column("role", String, nullable=False),
-    Column("expires", Float, nullable=False),
-)
-sessions = Table(
-    "sessions",
-    tables,
-    Column("digest", String, primary_key=True),
-    Column("name", String, nullable=False),
-    Column("csrf", String, nullable=False),
-    Column("expires", Float, nullable=False),
-)
-failures = Table(
-    "failures",
-    tables,
-    Column("key", String, primary_key=True),
-    Column("count", Integer, nullable=False),
-    Column("until", Float, nullable=False),
-)
-projects = Table(
-    "projects",
-    tables,
-    Column("id", String, primary_key=True),
-    Column("path", String, nullable=False),
-    Column("manifest", Text, nullable=False),
-    Column("items", Text, nullable=False),
-    Column("rule", String, nullable=False),
-)
-members = Table(
-    "members",
-    tables,
-    Column("project", String, primary_key=True),
-    Column("annotator", String, primary_key=True),
-    Column("admitted", Boolean, nullable=False),
-)
-assignments = Table(
-    "assignments",
-    tables,
-    Column("project", String, primary_key=True),
-    Column("annotator", String, primary_key=True),
-    Column("item", String, primary_key=True),
-    Column("place", Integer, nullable=False),
-    Column("order", Text, nullable=False),
-    Column("alone", Boolean, nullable=False),
-    # Whoever sees a single item sees it alone, whatever two requests do at once.
-    Index("one_person", "project", "item", unique=True, sqlite_where=sql.text("alone")),
-)
-events = Table(
+
+
+def _table(name: str, keys: str, *more: Any, **columns: Any) -> Table:
+    """A table with these keys, which are texts, and these columns, none of which is ever empty."""
+    made = [Column(key, String, primary_key=True) for key in keys.split()]
+    return Table(name, tables, *made, *(Column(key, kind, nullable=False) for key, kind in columns.items()), *more)
+
+
+def _log(name: str, *more: Any, **columns: Any) -> Table:
+    """A table that only grows, its rows in their order."""
+    return _table(name, "", Column("seq", Integer, primary_key=True, autoincrement=True), *more, **columns)
+
+
+_TASK = "project annotator item"
+accounts = _table("accounts", "name", role=String, password=String, active=Boolean)
+invitations = _table("invitations", "digest", name=String, role=String, expires=Float)
+sessions = _table("sessions", "digest", name=String, csrf=String, expires=Float)
+failures = _table("failures", "key", count=Integer, until=Float)
+projects = _table("projects", "id", path=String, manifest=Text, items=Text, rule=String)
+members = _table("members", "project annotator", admitted=Boolean)
+# Whoever sees a single item sees it alone, whatever two requests do at once.
+_one_person = Index("one_person", "project", "item", unique=True, sqlite_where=sql.text("alone"))
+assignments = _table("assignments", _TASK, _one_person, place=Integer, order=Text, alone=Boolean)
+events = _log(
     "events",
-    tables,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
-    Column("id", String, nullable=False, unique=True),
-    Column("project", String, nullable=False),
-    Column("annotator", String, nullable=False),
-    Column("item", String, nullable=False),
-    Column("at", Float, nullable=False),
-    Column("update", Text, nullable=False),
-    Column("before", Text, nullable=False),
-    ForeignKeyConstraint(
-        ["project", "annotator", "item"], ["assignments.project", "assignments.annotator", "assignments.item"]
-    ),
-    Index("of_task", "project", "annotator", "item", "seq"),
+    ForeignKeyConstraint(_TASK.split(), [f"assignments.{name}" for name in _TASK.split()]),
+    UniqueConstraint("id"),
+    Index("of_task", *_TASK.split(), "seq"),
+    **dict.fromkeys(["id", *_TASK.split()], String),
+    **{"at": Float, "update": Text, "before": Text},
 )
-states = Table(
-    "states",
-    tables,
-    Column("project", String, primary_key=True),
-    Column("annotator", String, primary_key=True),
-    Column("item", String, primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("at", Float, nullable=False),
-)
-decisions = Table(
-    "decisions",
-    tables,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
-    Column("project", String, nullable=False),
-    Column("item", String, nullable=False),
-    Column("reviewer", String, nullable=False),
-    Column("at", Float, nullable=False),
-    Column("decision", Text, nullable=False),
-)
+states = _table("states", _TASK, version=Integer, state=Text, at=Float)
+decisions = _log("decisions", project=String, item=String, reviewer=String, at=Float, decision=Text)
 Row = Mapping[str, Any]
 
 
