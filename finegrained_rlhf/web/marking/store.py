@@ -36,13 +36,13 @@ _BUSY_MS = 10_000
 tables = sql.MetaData()
 
 
-def _table(name: str, keys: str, *more: Any, **columns: Any) -> Table:
+def _table(name: str, keys: str, /, *more: Any, **columns: Any) -> Table:
     """A table with these keys, which are texts, and these columns, none of which is ever empty."""
     made = [Column(key, String, primary_key=True) for key in keys.split()]
     return Table(name, tables, *made, *(Column(key, kind, nullable=False) for key, kind in columns.items()), *more)
 
 
-def _log(name: str, *more: Any, **columns: Any) -> Table:
+def _log(name: str, /, *more: Any, **columns: Any) -> Table:
     """A table that only grows, its rows in their order."""
     return _table(name, "", Column("seq", Integer, primary_key=True, autoincrement=True), *more, **columns)
 
