@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,39 @@ def test_the_job_takes_an_experts_word_and_refuses_what_cannot_be(tmp_path: Path
     write_annotations(tmp_path / "a.jsonl", rows[2:])
     with pytest.raises(DataError, match="no annotation to make a record of"):
         Adjudicate(**base).run()
+
+
+def test_a_model_of_annotators_gives_single_and_shared_items_one_rate_of_errors() -> None:
+    """Who overlooks a third of the errors is corrected for: votes of two keep too few, the model about what is there."""
+    pytest.importorskip("crowdkit")
+    from finegrained_rlhf.annotation.annotator_model import believed_errors
+
+    chance = random.Random(0)
+    pieces = ["The lake is very wide on all sides.", "It is cold in there all year.", "Nobody swims in it at all."]
+    text = " ".join(pieces)
+    places = [(text.index(piece), text.index(piece) + len(piece)) for piece in pieces]
+    items = {f"q{n}": item(f"q{n}", answers=(text,)) for n in range(400)}
+    done, true = [], 0
+    for name in items:
+        wrong = [chance.random() < 0.4 for _ in pieces]
+        true += sum(wrong)
+        for who, sees in (("ann", 0.95), ("ben", 0.66), ("cy", 0.95)):
+            seen = [place for place, error in zip(places, wrong, strict=True) if error and chance.random() < sees]
+            marks = [SpanError(start, end, "Irrelevant", "") for start, end in seen]
+            version = project([ITEM]).guideline_version
+            done.append(Annotation(name, who, "page", version, None, 0, (0,), tuple(marks)))
+    two = [one for one in done if one.annotator != "cy"]
+
+    def share(how: Any, of: list[Annotation]) -> float:
+        believed = believed_errors(items, of, QA_FEEDBACK, SEGMENTER) if how == "dawid_skene" else None
+        kept = 0
+        for name in items:
+            mine = [one for one in of if one.item == name]
+            record = adjudicated(items[name], mine, QA_FEEDBACK, SEGMENTER, how, believed)
+            kept += len(
+                {place for place in places for e in record.marked[0].errors if e.start < place[1] and e.end > place[0]}
+            )
+        return kept / true
+
+    assert share("majority", two) < 0.7 < 0.9 < share("dawid_skene", done) <= 1.0
+    assert share("dawid_skene", two) > share("majority", two) + 0.2

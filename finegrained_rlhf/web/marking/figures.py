@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sql
 
-from finegrained_rlhf.annotation.adjudication import adjudicated
+from finegrained_rlhf.annotation.adjudication import How, adjudicated
 from finegrained_rlhf.annotation.agreement_figures import (
     MISSING,
     JudgedItem,
@@ -29,11 +29,12 @@ from finegrained_rlhf.annotation.agreement_figures import (
     unit_labels,
 )
 from finegrained_rlhf.annotation.annotations import Annotation, disjoint
+from finegrained_rlhf.annotation.annotator_model import Believed, believed_errors
 from finegrained_rlhf.annotation.items import AnnotationItem
 from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.annotation.reading import Imported, import_export
 from finegrained_rlhf.core.checks import require
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labels import SegmentRule
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, MissingInfo, SpanError
 from finegrained_rlhf.metrics.agreement import percent_agreement
@@ -45,6 +46,7 @@ RULES = {
     "majority": "more than half of those who saw it (of two: both)",
     "union": "at least one",
     "intersection": "all",
+    "dawid_skene": "whom a model of annotators (Dawid–Skene) believes",
 }
 """When a marked segment stays where several people saw it."""
 DRAWS = 200
@@ -63,12 +65,14 @@ class Measured:
         figures: as `finegrained measure-agreement` writes them.
         problems: finished tasks that break a rule and are left out, a line each.
         when: of each (item, annotator) when it was last changed.
+        believed: what a model of annotators believes; None where crowd-kit is not installed.
     """
 
     judged: Sequence[JudgedItem]
     figures: Mapping[str, Any]
     problems: Sequence[str]
     when: Mapping[tuple[str, str], float]
+    believed: Believed | None
 
 
 def annotations(work: Work, key: str, project: Project) -> tuple[list[Annotation], list[str]]:
@@ -101,7 +105,14 @@ def measured(work: Work, key: str, project: Project, draws: int = DRAWS) -> Meas
         "annotators": by_annotator(counted, {}) if counted else [],
     }
     when = {(item, who): at for who, items in work.states(key).items() for item, (_, at) in items.items()}
-    return Measured(judged, figures, problems, when)
+    counts = {one.item.id for one in counted}
+    try:
+        believed = believed_errors(
+            project.items, [one for one in done if one.item in counts], project.taxonomy, segmenter
+        )
+    except ConfigError:
+        believed = None
+    return Measured(judged, figures, problems, when, believed)
 
 
 def of_person(judged: JudgedItem, name: str) -> float | None:
@@ -158,7 +169,7 @@ def densities(made: Measured, project: Project) -> list[dict[str, Any]]:
     def marked(of: Sequence[JudgedItem], rule: str) -> float | None:
         counts = []
         for one in of:
-            record = adjudicated(one.item, list(one.annotations.values()), project.taxonomy, segmenter, rule)  # type: ignore[arg-type]
+            record = _adjudicated(one, project, rule, made.believed)
             feedback = record.marked[one.item.marked or 0]
             rules = [SegmentRule.of_category(c, project.taxonomy) for c in project.taxonomy.categories.values()]
             labels = [unit_labels(rule, one.item, {"": feedback}, segmenter)[""] for rule in rules]
@@ -166,6 +177,8 @@ def densities(made: Measured, project: Project) -> list[dict[str, Any]]:
         return fmean(counts) if counts else None
 
     for rule, words in RULES.items():
+        if rule == "dawid_skene" and made.believed is None:
+            continue
         rows.append({"rule": rule, "words": words, "single": marked(single, rule), "several": marked(several, rule)})
     return rows
 
@@ -215,11 +228,17 @@ def decide(work: Work, key: str, judged: JudgedItem, reviewer: str, given: Mappi
         connection.execute(sql.insert(decisions).values(**row, at=time.time(), decision=text_of(dict(given))))
 
 
-def record_of(judged: JudgedItem, project: Project, rule: str, decision: Mapping[str, Any] | None) -> FeedbackRecord:
+def _adjudicated(judged: JudgedItem, project: Project, rule: str, believed: Believed | None) -> FeedbackRecord:
+    people_of_item, segmenter = list(judged.annotations.values()), shared_segmenter(DEFAULT_SEGMENTER)
+    how = cast(How, rule)
+    return adjudicated(judged.item, people_of_item, project.taxonomy, segmenter, how, believed)
+
+
+def record_of(
+    judged: JudgedItem, project: Project, rule: str, believed: Believed | None, decision: Mapping[str, Any] | None
+) -> FeedbackRecord:
     """The feedback record of an item: by a reviewer's decision where there is one that still fits, else by the rule."""
-    people_of_item = list(judged.annotations.values())
-    segmenter = shared_segmenter(DEFAULT_SEGMENTER)
-    record = adjudicated(judged.item, people_of_item, project.taxonomy, segmenter, rule)  # type: ignore[arg-type]
+    record = _adjudicated(judged, project, rule, believed)
     marks = marks_of(judged)
     if decision is None or judged.item.marked is None or set(decision["decision"]["marks"]) != {m["id"] for m in marks}:
         return record
@@ -250,4 +269,4 @@ def records(work: Work, key: str, project: Project, made: Measured) -> list[Feed
     """One record an item that somebody finished, qualification items left out."""
     rule, said = work.row(key)["rule"], decided(work, key)
     counted = [one for one in made.judged if one.item.role != "qualification"]
-    return [record_of(one, project, rule, said.get(one.item.id)) for one in counted]
+    return [record_of(one, project, rule, made.believed, said.get(one.item.id)) for one in counted]

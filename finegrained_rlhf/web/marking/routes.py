@@ -120,7 +120,9 @@ def _owner(request: Request) -> Person:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, each once."""
+    """The fields of a form, each once; none where something else was sent."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        return {}
     try:
         return dict(parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=5000))
     except ValueError:
@@ -446,7 +448,7 @@ def review_page(request: Request, person: Reviewer, key: str, item: str) -> HTML
     made = marking_of(request)
     one, project, rule = _judged(made, key, item), made.work.project(key), made.work.row(key)["rule"]
     said = figures.decided(made.work, key).get(item)
-    by_rule = figures.record_of(one, project, rule, None)
+    by_rule = figures.record_of(one, project, rule, made.measured(key).believed, None)
     proposed = {} if one.item.marked is None else by_rule.marked[one.item.marked]
     kinds = [*project.taxonomy.error_types.values(), *project.taxonomy.missing.values()]
     return render(
