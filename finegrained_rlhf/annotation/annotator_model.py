@@ -17,8 +17,8 @@ from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.text.segmentation import Segmenter
 
 _STEPS = 100
-Believed = Mapping[tuple[str, str, int], bool]
-"""Whether a segment has an error, by item, category and the segment's place."""
+Believed = Mapping[str, Mapping[tuple[str, int], bool]]
+"""Of each item, whether a segment has an error, by category and the segment's place."""
 
 
 def believed_errors(
@@ -27,8 +27,9 @@ def believed_errors(
     taxonomy: Taxonomy,
     segmenter: Segmenter,
 ) -> Believed:
-    """Fit the model to all labels of each category, and say which segments it believes to have an error. Qualification items, where
-    everybody is watched, are left out.
+    """Fit the model to all labels of each category, and say which segments it believes to have an error.
+
+    Qualification items, where everybody is watched, are left out.
 
     Args:
         items: by id.
@@ -44,11 +45,11 @@ def believed_errors(
         from crowdkit.aggregation import DawidSkene
     except ModuleNotFoundError as error:
         raise ConfigError(f"dawid_skene needs {error.name}: pip install '.[web]' in a checkout") from None
-    believed: dict[tuple[str, str, int], bool] = {}
+    believed: dict[str, dict[tuple[str, int], bool]] = {}
     for name, category in taxonomy.categories.items():
         rule = SegmentRule.of_category(category, taxonomy)
         rows = [
-            ((one.item, name, place), one.annotator, label)
+            ((one.item, place), one.annotator, label)
             for one in annotations
             if (marked := items[one.item].marked) is not None and items[one.item].role != "qualification"
             for place, label in enumerate(rule.label(items[one.item].answers[marked], one.feedback(), segmenter).labels)
@@ -64,5 +65,7 @@ def believed_errors(
             }
         )
         labels = DawidSkene(n_iter=_STEPS).fit_predict(table) if rows else {}
-        believed |= {keys[number]: bool(label) for number, label in dict(labels).items()}
+        for number, label in dict(labels).items():
+            item, place = keys[number]
+            believed.setdefault(item, {})[name, place] = bool(label)
     return believed

@@ -110,37 +110,33 @@ def test_the_job_takes_an_experts_word_and_refuses_what_cannot_be(tmp_path: Path
         Adjudicate(**base).run()
 
 
-def test_a_model_of_annotators_gives_single_and_shared_items_one_rate_of_errors() -> None:
-    """Who overlooks a third of the errors is corrected for: votes of two keep too few, the model about what is there."""
+def test_a_model_of_annotators_hears_the_careful_where_votes_hear_the_many() -> None:
+    """Two careful people and three who guess: votes follow the guesses, the model finds out who they are."""
     pytest.importorskip("crowdkit")
     from finegrained_rlhf.annotation.annotator_model import believed_errors
 
     chance = random.Random(0)
-    pieces = ["The lake is very wide on all sides.", "It is cold in there all year.", "Nobody swims in it at all."]
-    text = " ".join(pieces)
-    places = [(text.index(piece), text.index(piece) + len(piece)) for piece in pieces]
-    items = {f"q{n}": item(f"q{n}", answers=(text,)) for n in range(400)}
-    done, true = [], 0
+    text = " ".join((FIRST, SECOND))
+    places = [(text.index(piece), text.index(piece) + len(piece)) for piece in (FIRST, SECOND)]
+    items = {f"q{n}": item(f"q{n}", answers=(text,)) for n in range(150)}
+    items["known"] = item("known", answers=(text,), role="qualification")
+    version, done, true = project([ITEM]).guideline_version, [], {}
     for name in items:
-        wrong = [chance.random() < 0.4 for _ in pieces]
-        true += sum(wrong)
-        for who, sees in (("ann", 0.95), ("ben", 0.66), ("cy", 0.95)):
-            seen = [place for place, error in zip(places, wrong, strict=True) if error and chance.random() < sees]
-            marks = [SpanError(start, end, "Irrelevant", "") for start, end in seen]
-            version = project([ITEM]).guideline_version
+        true[name] = [chance.random() < 0.4 for _ in places]
+        for who, right in (("ann", 0.95), ("ben", 0.92), ("cy", 0.55), ("dan", 0.55), ("eve", 0.55)):
+            says = [error if chance.random() < right else not error for error in true[name]]
+            marks = [SpanError(*place, "Irrelevant", "") for place, error in zip(places, says, strict=True) if error]
             done.append(Annotation(name, who, "page", version, None, 0, (0,), tuple(marks)))
-    two = [one for one in done if one.annotator != "cy"]
+    believed = believed_errors(items, done, QA_FEEDBACK, SEGMENTER)
+    assert set(believed) == set(items) - {"known"}
 
-    def share(how: Any, of: list[Annotation]) -> float:
-        believed = believed_errors(items, of, QA_FEEDBACK, SEGMENTER) if how == "dawid_skene" else None
-        kept = 0
-        for name in items:
-            mine = [one for one in of if one.item == name]
-            record = adjudicated(items[name], mine, QA_FEEDBACK, SEGMENTER, how, believed)
-            kept += len(
-                {place for place in places for e in record.marked[0].errors if e.start < place[1] and e.end > place[0]}
-            )
-        return kept / true
+    def wrong(how: Any) -> int:
+        count = 0
+        for name in believed:
+            mine = [one for one in done if one.item == name]
+            errors = adjudicated(items[name], mine, QA_FEEDBACK, SEGMENTER, how, believed).marked[0].errors
+            kept = [any(one.start < end and one.end > start for one in errors) for start, end in places]
+            count += sum(a != b for a, b in zip(kept, true[name], strict=True))
+        return count
 
-    assert share("majority", two) < 0.7 < 0.9 < share("dawid_skene", done) <= 1.0
-    assert share("dawid_skene", two) > share("majority", two) + 0.2
+    assert wrong("dawid_skene") < 0.5 * wrong("majority")

@@ -177,7 +177,7 @@ def disagreeing(tmp_path: Path, count: int = 6, people: tuple[str, ...] = ("ann"
     for place, name in enumerate(people):
         for number, one in enumerate(mine(office, name)):
             there = place == 0 or int(one[1:]) % 2 == 0
-            office.finish(name, one, [(0, 11, "Irrelevant")] if there else [], seconds=20 + number)
+            office.finish(name, one, [(0, 19, "Irrelevant")] if there else [], seconds=20 + number)
     return office
 
 

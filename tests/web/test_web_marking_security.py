@@ -27,7 +27,7 @@ EVIL = "</div><script>window.pwned=1</script>\"'><img src=x onerror=pwned=1>{{7*
 def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
     items = [item("q1", role="overlap"), item("q2", answers=(EVIL, "Fine."), question=EVIL), item("q3")]
     made = Office(tmp_path_factory.mktemp("office"), items=items)
-    made.finish("ann", "q1", [(0, 3, "Irrelevant")])
+    made.finish("ann", "q1", [(0, 19, "Irrelevant")])
     made.finish("ben", "q1")
     return made
 
