@@ -124,7 +124,16 @@ const Sync = ((payload) => {
       }
     });
   }
-  const { write } = Kept;
+  const { write, takeOver } = Kept;
+  /* What the tab before did here is with the server, or waits for it: nothing of it is a change of this one. */
+  Kept.takeOver = () => {
+    takeOver();
+    payload.tasks.forEach((task, i) => {
+      const local = Kept.peek(i);
+      if (local && local.state) known[i] = { ...Marks.blank(task), ...local.state };
+    });
+    soon(0);
+  };
   Kept.write = (i, record) => { note(i, record.state); return write(i, record) || memory.size === 0; };
   window.addEventListener("online", () => soon(0));
   document.addEventListener("visibilitychange", () => soon(0));
