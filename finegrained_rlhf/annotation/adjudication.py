@@ -62,7 +62,7 @@ def adjudicated(
     if item.marked is not None:
         text = item.answers[item.marked]
         as_it_is = len(annotations) == 1 and how != "dawid_skene"
-        mine = (believed or {}).get(item.id, {})
+        mine = (believed or {}).get(item.id, {}) if how == "dawid_skene" else {}
         feedback = _own(annotations[0]) if as_it_is else _voted(text, annotations, taxonomy, segmenter, how, mine)
     return FeedbackRecord(
         id=item.id,

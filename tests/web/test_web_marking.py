@@ -219,11 +219,11 @@ def test_the_rule_is_chosen_and_shows_what_it_keeps_of_items_that_one_or_several
 def test_a_reviewer_decides_mark_by_mark_and_with_reasons(tmp_path: Path) -> None:
     office = disagreeing(tmp_path)
     rita, page = office.people["rita"], office.people["rita"].get(f"{office.here}/review?item=q1").text
-    assert "by <bdi>ann</bdi> of 2" in page and "stays 0-0-11-Irrelevant" in page
-    seen = json.dumps(["0-0-11-Irrelevant"])
+    assert "by <bdi>ann</bdi> of 2" in page and "stays 0-0-18-Irrelevant" in page
+    seen = json.dumps(["0-0-18-Irrelevant"])
     fields = {
-        "stays 0-0-11-Irrelevant": "yes",
-        "reason 0-0-11-Irrelevant": "it is beside the point",
+        "stays 0-0-18-Irrelevant": "yes",
+        "reason 0-0-18-Irrelevant": "it is beside the point",
         "correction": "ben",
     }
     assert rita.write(f"{office.here}/review?item=q1", seen="[]", **fields).status_code == 409
@@ -237,7 +237,7 @@ def test_a_reviewer_decides_mark_by_mark_and_with_reasons(tmp_path: Path) -> Non
     ]
     (error,) = record.marked[0].errors
     assert error.explanation == "it is beside the point" and error.annotators == ("ann", "rita")
-    office.send("ben", change("q1", {"spans": [{**MARK, "end": 11, "type": "Redundant"}], "noError": False}))
+    office.send("ben", change("q1", {"spans": [{**MARK, "end": 19, "type": "Redundant"}], "noError": False}))
     stale = figures.records(office.marking.work, office.key, project, office.marking.measured(office.key))
     assert all(e.explanation != "it is beside the point" for r in stale for f in r.marked.values() for e in f.errors)
 

@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Red
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from finegrained_rlhf.annotation.measure_agreement import disagreements
 from finegrained_rlhf.annotation.tools import page_title
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
@@ -355,9 +356,7 @@ def project_page(request: Request, person: Reviewer, key: str, said: str = "") -
     ]
     decided = figures.decided(made.work, key)
     several = [one for one in figures.shared(now.judged) if one.item.role != "qualification"]
-    queue = [
-        {"item": one.item, "units": figures.disagreements(one), "decided": decided.get(one.item.id)} for one in several
-    ]
+    queue = [{"item": one.item, "units": disagreements(one), "decided": decided.get(one.item.id)} for one in several]
     queue.sort(key=lambda one: (one["decided"] is not None, -one["units"], one["item"].id))
     known = [str(one["name"]) for one in made.accounts.people() if one["active"]]
     return render(
@@ -478,7 +477,7 @@ def review(request: Request, person: Reviewer, key: str, item: str, form: Fields
         raise HTTPException(409, str(error)) from None
     decided = figures.decided(made.work, key)
     left = [other for other in figures.shared(made.measured(key).judged) if other.item.id not in decided]
-    left = sorted((o for o in left if o.item.role != "qualification"), key=lambda other: -figures.disagreements(other))
-    if left and figures.disagreements(left[0]):
+    left = sorted((o for o in left if o.item.role != "qualification"), key=lambda other: -disagreements(other))
+    if left and disagreements(left[0]):
         return _to(f"/marking/p/{quote(key)}/review", item=left[0].item.id)
     return _to(f"/marking/p/{quote(key)}", said="Every disagreement is decided.")
