@@ -81,7 +81,7 @@ def invited(owner: Page, url: str, name: str, role: str = "annotator") -> str:
 def joined(browser: Browser, link: str, **options: Any) -> BrowserContext:
     """Somebody who opens the link and chooses a password."""
     context = browser.new_context(**options)
-    context.set_default_timeout(180_000)
+    context.set_default_timeout(600_000)
     page = context.new_page()
     page.goto(link)
     page.get_by_label("Choose a password").fill(PASSWORD)
@@ -123,5 +123,5 @@ def finish(page: Page, spans: Sequence[tuple[int, int, str]], correction: str | 
 
 def settled(page: Page) -> None:
     """Wait until the server has everything."""
-    expect(page.locator("#sent")).to_have_text("Saved", timeout=180_000)
-    page.wait_for_function("Sync.waiting().length === 0", timeout=180_000)
+    expect(page.locator("#sent")).to_have_text("Saved", timeout=600_000)
+    page.wait_for_function("Sync.waiting().length === 0", timeout=600_000)

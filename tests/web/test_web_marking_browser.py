@@ -50,7 +50,7 @@ def office(browser: Browser, tmp_path: Path) -> Iterator[tuple[str, Page, Path]]
     tasks_below(tmp_path, items())
     with served_app(tmp_path) as (url, app):
         page = browser.new_context().new_page()
-        page.set_default_timeout(180_000)
+        page.set_default_timeout(600_000)
         own(page, f"{url}/{app.state.marking.first_link()}", "olga")
         page.get_by_role("button", name="Open for marking").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("toy")
@@ -81,7 +81,7 @@ def test_every_key_is_on_the_server_and_undone_on_another_device(browser: Browse
     page.locator("#correction").press_sequentially("Deep 🌊.")
     settled(page)
     second = browser.new_context(storage_state=ann.storage_state())  # another machine: no storage of its own
-    second.set_default_timeout(180_000)
+    second.set_default_timeout(600_000)
     second.add_init_script("if (!sessionStorage.begun) { localStorage.clear(); sessionStorage.begun = 1; }")
     other = second.new_page()
     other.goto(page.url)

@@ -81,7 +81,7 @@ def test_two_hundred_tasks(browser: Browser, tmp_path: Path) -> None:
     server = Server(served)
     try:
         owner = browser.new_context().new_page()
-        owner.set_default_timeout(180_000)
+        owner.set_default_timeout(600_000)
         own(owner, server.first_link(), "olga")
         owner.get_by_role("button", name="Open for marking").click()
         here = owner.url

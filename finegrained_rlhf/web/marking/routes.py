@@ -364,11 +364,8 @@ def project_page(request: Request, person: Reviewer, key: str, said: str = "") -
         "marking/project.html",
         **{"person": person, "key": key, "row": row, "project": project, "now": now, "said": said, "queue": queue},
         **{"people": figures.people(now, project), "progress": progress, "rules": figures.densities(now, project)},
-        **{
-            "kinds": outcome.kinds(project),
-            "models": made.trainings.models(),
-            "marked": outcome.exists(made.work, key),
-        },
+        **{"kinds": outcome.kinds(project), "models": made.trainings.models()},
+        **{"marked": outcome.exists(made.work, key), "saves": len(made.saves)},
         **{"trainings": [one for one in made.trainings.made if one.project == key], "p95": made.p95()},
         **{"version": json.dumps(made.work.version(key)), "others": sorted(set(known) - set(project.annotators))},
     )
