@@ -91,7 +91,7 @@ def test_an_export_is_read_back_as_the_state_it_came_from(tmp_path: Path) -> Non
     one = next(row for row in payload["tasks"] if row["item"] == "q1")
     text = one["answers"][one["marked"]]
     wide = len("The lake 🌊".encode("utf-16-le")) // 2
-    state = {
+    state: dict[str, Any] = {
         "spans": [{**MARK, "end": wide, "evidence": [[1, 1]]}],
         "missing": {"1,2": "Missing-Answer"},
         "status": "done",
@@ -156,7 +156,7 @@ def test_suggestions_stand_on_single_items_alone_and_what_became_of_them_is_reco
     )
     export = office.people["ann"].get(f"{office.here}/export.json").json()
     assert export["tasks"][0]["suggestions"] == {"shown": 1, "accepted": 1, "refused": 0, "edited": 1}
-    done, problems = figures.annotations(office.marking.work, office.key, office.marking.work.project(office.key))
+    done, problems = figures.finished(office.marking.work, office.key, office.marking.work.project(office.key))
     assert (done[0].suggestions_shown, done[0].suggestions_accepted, problems) == (1, 1, [])
 
 

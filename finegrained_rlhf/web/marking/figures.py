@@ -75,7 +75,7 @@ class Measured:
     believed: Believed | None
 
 
-def annotations(work: Work, key: str, project: Project) -> tuple[list[Annotation], list[str]]:
+def finished(work: Work, key: str, project: Project) -> tuple[list[Annotation], list[str]]:
     """What is finished, read as `finegrained read-annotations` reads it; and what is refused, a line each."""
     made, problems = Imported(), []
     for name in project.annotators:
@@ -91,7 +91,7 @@ def annotations(work: Work, key: str, project: Project) -> tuple[list[Annotation
 def measured(work: Work, key: str, project: Project, draws: int = DRAWS) -> Measured:
     """Everything at once; qualification items count in nobody's agreement with the others."""
     segmenter = shared_segmenter(DEFAULT_SEGMENTER)
-    done, problems = annotations(work, key, project)
+    done, problems = finished(work, key, project)
     judged = judged_items(done, project, segmenter)
     counted = [one for one in judged if one.item.role != "qualification"]
     answers = {one.item.id: one.item.answers[one.item.marked or 0] for one in counted}

@@ -47,7 +47,7 @@ def write(work: Work, key: str) -> Path:
     made = figures.measured(work, key, project)
     records = figures.records(work, key, project, made)
     require(bool(records), "nobody has finished an item yet", "project")
-    done, _ = figures.annotations(work, key, project)
+    done, _ = figures.finished(work, key, project)
     with atomic_directory(target) as directory:
         project.write(directory)
         for number, name in enumerate(project.annotators, start=1):

@@ -141,7 +141,9 @@ def _written(request: Request, form: Fields) -> None:
         raise HTTPException(403, "This was not sent by a page of your session: load the page anew.")
 
 
-Annotator, Reviewer, Owner = (Annotated[Person, Depends(who)] for who in (_annotator, _reviewer, _owner))
+Annotator = Annotated[Person, Depends(_annotator)]
+Reviewer = Annotated[Person, Depends(_reviewer)]
+Owner = Annotated[Person, Depends(_owner)]
 WRITES = [Depends(_written)]
 
 
@@ -255,7 +257,11 @@ def _people(request: Request, person: Person, link: str = "", to: str = "") -> H
     made = marking_of(request)
     names = {name for row in made.work.opened() for name in made.work.project(row["id"]).annotators}
     known = made.accounts.people()
-    given = {"people": known, "absent": sorted(names - {str(row["name"]) for row in known}), "roles": ROLES}
+    given: dict[str, Any] = {
+        "people": known,
+        "absent": sorted(names - {str(row["name"]) for row in known}),
+        "roles": ROLES,
+    }
     return render(request, "marking/people.html", person=person, link=link, to=to, **given)
 
 
@@ -356,12 +362,12 @@ def project_page(request: Request, person: Reviewer, key: str, said: str = "") -
     ]
     decided = figures.decided(made.work, key)
     several = [one for one in figures.shared(now.judged) if one.item.role != "qualification"]
-    queue = [{"item": one.item, "units": disagreements(one), "decided": decided.get(one.item.id)} for one in several]
+    queue: list[dict[str, Any]] = [
+        {"item": one.item, "units": disagreements(one), "decided": decided.get(one.item.id)} for one in several
+    ]
     queue.sort(key=lambda one: (one["decided"] is not None, -one["units"], one["item"].id))
     known = [str(one["name"]) for one in made.accounts.people() if one["active"]]
-    return render(
-        request,
-        "marking/project.html",
+    values: dict[str, Any] = dict(
         **{"person": person, "key": key, "row": row, "project": project, "now": now, "said": said, "queue": queue},
         **{"people": figures.people(now, project), "progress": progress, "rules": figures.densities(now, project)},
         **{"kinds": outcome.kinds(project), "models": made.trainings.models()},
@@ -369,6 +375,7 @@ def project_page(request: Request, person: Reviewer, key: str, said: str = "") -
         **{"trainings": [one for one in made.trainings.made if one.project == key], "p95": made.p95()},
         **{"version": json.dumps(made.work.version(key)), "others": sorted(set(known) - set(project.annotators))},
     )
+    return render(request, "marking/project.html", **values)
 
 
 @router.get("/marking/p/{key}/live")
@@ -415,8 +422,8 @@ def change_project(request: Request, person: Owner, key: str, form: Fields) -> R
         given = {field: float(value) for field, value in numbers.items() if value.strip()}
     except ValueError:
         raise ConfigError("epochs and the learning rate are numbers") from None
-    wanted = (form.get(field, "") for field in ("kind", "model", "run"))
-    run = made.trainings.start(made.work, key, *wanted, given).run
+    kind, model, run = (form.get(field, "") for field in ("kind", "model", "run"))
+    made.trainings.start(made.work, key, kind, model, run, given)
     return _to(here, said=f"Training {run}: it appears among the runs when it begins.")
 
 
@@ -445,15 +452,14 @@ def review_page(request: Request, person: Reviewer, key: str, item: str) -> HTML
     one, project, rule = _judged(made, key, item), made.work.project(key), made.work.row(key)["rule"]
     said = figures.decided(made.work, key).get(item)
     by_rule = figures.record_of(one, project, rule, made.measured(key).believed, None)
-    proposed = {} if one.item.marked is None else by_rule.marked[one.item.marked]
+    proposed = None if one.item.marked is None else by_rule.marked[one.item.marked]
     kinds = [*project.taxonomy.error_types.values(), *project.taxonomy.missing.values()]
-    return render(
-        request,
-        "marking/review.html",
+    values: dict[str, Any] = dict(
         **{"person": person, "key": key, "one": one, "said": said, "rule": rule, "marks": figures.marks_of(one)},
         **{"kinds": {kind.name: (place, kind) for place, kind in enumerate(kinds)}, "proposed": proposed},
         **{"text": "" if one.item.marked is None else one.item.answers[one.item.marked]},
     )
+    return render(request, "marking/review.html", **values)
 
 
 @router.post("/marking/p/{key}/review", dependencies=WRITES)

@@ -63,7 +63,7 @@ class Work:
 
     def found(self) -> dict[str, str]:
         """The annotation projects below the directory, by id, each with its path below it."""
-        made = {}
+        made: dict[str, str] = {}
         for folder, children, files in os.walk(self.directory):
             children[:] = sorted(name for name in children if not name.startswith("."))
             known = id_in(Path(folder)) if {"manifest.json", "items.jsonl"} <= set(files) else None
@@ -123,7 +123,7 @@ class Work:
         with self.store.writing() as connection:
             free = self._unbegun(connection, key)
             share = sum(map(len, free.values())) // (len(free) + 1)
-            given = []
+            given: list[str] = []
             while len(given) < share:
                 given.append(max(free.values(), key=len).pop())
             self._take(connection, key, given)
@@ -259,8 +259,8 @@ class Work:
 
     def version(self, key: str) -> tuple[Any, ...]:
         """Changes with everything that figures depend on."""
-        query = sql.select(sql.func.count(), sql.func.max(events.c.seq)).where(events.c.project == key)
-        given = sql.select(sql.func.count()).where(assignments.c.project == key)
+        query: sql.Select[Any] = sql.select(sql.func.count(), sql.func.max(events.c.seq)).where(events.c.project == key)
+        given: sql.Select[Any] = sql.select(sql.func.count()).where(assignments.c.project == key)
         return tuple(v for rows in (self.store.rows(query), self.store.rows(given)) for r in rows for v in r.values())
 
     def add(self, key: str, name: str, made: Sequence[Event]) -> dict[str, dict[str, Any]]:
@@ -338,9 +338,10 @@ class Work:
             require(document.get(field) == value, f"expected {value!r}, got {document.get(field)!r}", field)
         require(name in project.annotators, f"project {project.name} has no annotator {name!r}", "annotator")
         tasks = {task["item"]: task for task in project.payload(name)["tasks"]}
-        now, made = self.states(key).get(name, {}), []
+        now: dict[str, Any] = self.states(key).get(name, {})
+        made: list[Event] = []
         for place, row in enumerate(as_list(get_field(document, "tasks"), "tasks")):
-            item = as_object(row, f"tasks[{place}]").get("item")
+            item = str(as_object(row, f"tasks[{place}]").get("item"))
             require(item in tasks, "is not among this annotator's tasks", f"tasks[{place}]: item")
             update = StateUpdate.model_validate(state_of(row, tasks[item]))
             before = StateUpdate.model_validate(now[item][0] if item in now else {})
