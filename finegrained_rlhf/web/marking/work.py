@@ -259,8 +259,8 @@ class Work:
 
     def version(self, key: str) -> tuple[Any, ...]:
         """Changes with everything that figures depend on."""
-        query: sql.Select[Any] = sql.select(sql.func.count(), sql.func.max(events.c.seq)).where(events.c.project == key)
-        given: sql.Select[Any] = sql.select(sql.func.count()).where(assignments.c.project == key)
+        query: Any = sql.select(sql.func.count(), sql.func.max(events.c.seq)).where(events.c.project == key)
+        given: Any = sql.select(sql.func.count()).where(assignments.c.project == key)
         return tuple(v for rows in (self.store.rows(query), self.store.rows(given)) for r in rows for v in r.values())
 
     def add(self, key: str, name: str, made: Sequence[Event]) -> dict[str, dict[str, Any]]:
