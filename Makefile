@@ -34,8 +34,8 @@ test test-trl test-bare test-min lint types imports quick library unit scripts s
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv test test-all test-trl bare test-bare test-min lint types imports quick library unit scripts slow models demo \
-  demo-real docs
+.PHONY: axe venv test test-all test-trl bare test-bare test-min lint types imports quick library unit scripts slow models \
+  demo demo-real docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -78,6 +78,13 @@ library: $(STAMP)
 # The shortest end-to-end run of every script.
 scripts: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "scripts and not slow"
+
+# Checks of accessibility for the slow tests of pages, which do without where it is absent; never committed.
+axe: .axe/package/axe.min.js
+
+.axe/package/axe.min.js:
+	mkdir -p .axe
+	cd .axe && npm pack axe-core@4.14.1 --silent && tar -xzf axe-core-4.14.1.tgz package/axe.min.js
 
 # What `make test` leaves out.
 slow: $(STAMP)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from finegrained_rlhf.annotation.annotations import Annotation, annotations_of, disjoint
+from finegrained_rlhf.annotation.annotator_model import Believed, believed_errors
 from finegrained_rlhf.annotation.items import AnnotationItem
 from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -23,24 +24,31 @@ from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.metrics.agreement import correction_f1
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 
-How = Literal["majority", "union", "intersection"]
-"""A mark stays where more than half, one, or all of the annotators mark its segment."""
+How = Literal["majority", "union", "intersection", "dawid_skene"]
+"""A mark stays where more than half, one, or all of the annotators mark its segment, or where a model of annotators
+believes in it."""
 
 
 def enough(votes: int, people: int, how: How) -> bool:
-    """Whether so many votes of so many people carry."""
+    """Whether so many votes of so many people carry; what the model says nothing of is decided by more than half."""
+    how = "majority" if how == "dawid_skene" else how
     return votes * 2 > people if how == "majority" else votes > 0 if how == "union" else votes == people
 
 
 def adjudicated(
-    item: AnnotationItem, annotations: Sequence[Annotation], taxonomy: Taxonomy, segmenter: Segmenter, how: How
+    item: AnnotationItem,
+    annotations: Sequence[Annotation],
+    taxonomy: Taxonomy,
+    segmenter: Segmenter,
+    how: How,
+    believed: Believed | None = None,
 ) -> FeedbackRecord:
     """The record of an item that several people annotated, or one.
 
-    One person's annotation is taken as it is. Of several, each category votes on its own segments: of a segment that
-    carries, what people marked in it stays, as far as it lies in segments that carry; of types that fall together the
-    one with most votes, of equal ones the taxonomy's first. All other marks go to `dropped`. Every mark names who made
-    it.
+    One person's annotation is taken as it is, unless a model of annotators decides. Of several, each category votes on
+    its own segments: of a segment that carries, what people marked in it stays, as far as it lies in segments that
+    carry; of types that fall together the one with most votes, of equal ones the taxonomy's first. All other marks go
+    to `dropped`. Every mark names who made it.
 
     Args:
         item: what was annotated.
@@ -48,13 +56,14 @@ def adjudicated(
         taxonomy: of the project.
         segmenter: cuts answers as reward models will.
         how: what carries.
+        believed: what the model of annotators believes, for `dawid_skene` (`believed_errors`).
     """
     feedback = None
     if item.marked is not None:
         text = item.answers[item.marked]
-        feedback = (
-            _own(annotations[0]) if len(annotations) == 1 else _voted(text, annotations, taxonomy, segmenter, how)
-        )
+        as_it_is = len(annotations) == 1 and how != "dawid_skene"
+        mine = (believed or {}).get(item.id, {}) if how == "dawid_skene" else {}
+        feedback = _own(annotations[0]) if as_it_is else _voted(text, annotations, taxonomy, segmenter, how, mine)
     return FeedbackRecord(
         id=item.id,
         question=item.question,
@@ -75,7 +84,12 @@ def _own(annotation: Annotation) -> Feedback:
 
 
 def _voted(
-    text: str, annotations: Sequence[Annotation], taxonomy: Taxonomy, segmenter: Segmenter, how: How
+    text: str,
+    annotations: Sequence[Annotation],
+    taxonomy: Taxonomy,
+    segmenter: Segmenter,
+    how: How,
+    believed: Mapping[tuple[str, int], bool],
 ) -> Feedback:
     people = tuple(one.annotator for one in annotations)
     marks = [replace(error, annotators=(one.annotator,)) for one in annotations for error in one.errors]
@@ -84,7 +98,8 @@ def _voted(
     for category in taxonomy.categories.values():
         rule = SegmentRule.of_category(category, taxonomy)
         ours = [mark for mark in marks if mark.error_type in category.types]
-        kept_here, dropped_here = _of_category(text, ours, rule.cut(text, segmenter), len(people), how)
+        known = {place: error for (name, place), error in believed.items() if name == category.name}
+        kept_here, dropped_here = _of_category(text, ours, rule.cut(text, segmenter), len(people), how, known)
         kept += kept_here
         dropped += dropped_here
     return Feedback(
@@ -97,14 +112,20 @@ def _voted(
 
 
 def _of_category(
-    text: str, marks: Sequence[SpanError], segments: Sequence[tuple[int, int]], people: int, how: How
+    text: str,
+    marks: Sequence[SpanError],
+    segments: Sequence[tuple[int, int]],
+    people: int,
+    how: How,
+    believed: Mapping[int, bool],
 ) -> tuple[list[SpanError], list[SpanError]]:
     """What of a category's marks lies in segments that carry, and what does not."""
     kept: list[SpanError] = []
     dropped: list[SpanError] = []
-    for start, end in segments:
+    for place, (start, end) in enumerate(segments):
         here = [part for mark in marks if (part := _clipped(mark, start, end, text)) is not None]
-        if enough(len({name for part in here for name in part.annotators}), people, how):
+        carries = enough(len({name for part in here for name in part.annotators}), people, how)
+        if here and believed.get(place, carries):
             votes = Counter(part.error_type for part in here)
             best = max(votes, key=lambda name: votes[name])
             kept += [replace(part, error_type=best) for part in here]
@@ -190,7 +211,7 @@ def by_item(annotations: Sequence[Annotation]) -> Mapping[str, list[Annotation]]
     return grouped
 
 
-Adjudication = Literal["majority", "union", "intersection", "expert"]
+Adjudication = Literal["majority", "union", "intersection", "dawid_skene", "expert"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +222,8 @@ class Adjudicate(Settings):
         annotations: JSON lines of annotations (`finegrained read-annotations`).
         tasks: directory of the project.
         output: feedback FILE for `finegrained train-reward-model`.
-        how: `majority` (more than half of the annotators of an item mark a segment), `union`, `intersection`, or
+        how: `majority` (more than half of the annotators of an item mark a segment), `union`, `intersection`,
+            `dawid_skene` (a model of annotators believes in it, on items of one person too; needs crowd-kit), or
             `expert`: what one person says, where there is an annotation of hers, else as `majority`.
         expert: the name of that person.
         provenance: whether the records name who made each mark, and hold the marks that were dropped; without, they
@@ -230,13 +252,17 @@ class Adjudicate(Settings):
         project = Project.read(self.tasks)
         if self.expert is not None and self.expert not in project.annotators:
             raise ConfigError(f"expert: project {project.name} has no annotator {self.expert!r}")
-        by_name = by_item(annotations_of(self.annotations, project))
+        done = annotations_of(self.annotations, project)
+        by_name = by_item(done)
         segmenter, records, several = SpacySegmenter(self.segmenter), [], 0
+        believed: Believed = {}
+        if self.how == "dawid_skene":
+            believed = believed_errors(project.items, done, project.taxonomy, segmenter)
         for item in project.items.values():
             if item.id not in by_name or item.role == "qualification":
                 continue
             several += len(by_name[item.id]) > 1
-            record = self._record(item, by_name[item.id], project, segmenter)
+            record = self._record(item, by_name[item.id], project, segmenter, believed)
             if record is not None:
                 records.append(record if self.provenance else without_provenance(record))
         if not records:
@@ -246,11 +272,16 @@ class Adjudicate(Settings):
         return records
 
     def _record(
-        self, item: AnnotationItem, of_item: Sequence[Annotation], project: Project, segmenter: SpacySegmenter
+        self,
+        item: AnnotationItem,
+        of_item: Sequence[Annotation],
+        project: Project,
+        segmenter: SpacySegmenter,
+        believed: Believed,
     ) -> FeedbackRecord | None:
         how: How = "majority" if self.how == "expert" else self.how
         own = [one for one in of_item if one.annotator == self.expert]
-        return adjudicated(item, own or of_item, project.taxonomy, segmenter, how)
+        return adjudicated(item, own or of_item, project.taxonomy, segmenter, how, believed)
 
 
 def without_provenance(record: FeedbackRecord) -> FeedbackRecord:

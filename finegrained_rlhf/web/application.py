@@ -9,7 +9,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -20,12 +20,14 @@ from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.web.address import LOOPBACK_NAMES
 from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
+from finegrained_rlhf.web.marking.routes import SECTION as MARKING
+from finegrained_rlhf.web.marking.routes import insiders_only
 from finegrained_rlhf.web.page import HERE, Section, render
 from finegrained_rlhf.web.playground.routes import SECTION as PLAYGROUND
 from finegrained_rlhf.web.runs.routes import SECTION as RUNS
 from finegrained_rlhf.web.users import SECTION as USERS
 
-SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND)
+SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND, MARKING)
 """What the navigation shows, in order; the first one is the first page."""
 
 
@@ -39,6 +41,10 @@ class Settings:
         memory: of users, one of whom is shown what is known of them; None shows nobody anything.
         user: who that is.
         user_header: the header in which the proxy says who asks, instead.
+        reachable: whether other machines can ask it, by TLS of its own or a proxy: sessions then travel over TLS alone,
+            and runs and playground are for reviewers and owners where there are accounts.
+        tls: whether the TLS is its own: without an account nobody sees anything then.
+        trusted: classes beside the project's own that rewards of runs may name in the playground.
     """
 
     directory: Path
@@ -46,6 +52,9 @@ class Settings:
     memory: str | None = None
     user: str | None = None
     user_header: str | None = None
+    reachable: bool = False
+    tls: bool = False
+    trusted: Sequence[str] = ()
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -55,12 +64,15 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings, app.state.sections = settings, sections
     for section in sections:
         section.begin(app)
-        app.include_router(section.router)
+        by_itself = section is MARKING or (section is USERS and settings.user_header is not None)
+        app.include_router(section.router, dependencies=[] if by_itself else [Depends(insiders_only)])
     app.add_api_route("/", _first_page, include_in_schema=False)
     app.add_api_route("/healthz", _health)
     app.add_api_route("/static/heat.css", _heat_style)
     report = Path(str(resources.files("finegrained_rlhf.report").joinpath("assets")))
+    annotation = Path(str(resources.files("finegrained_rlhf.annotation").joinpath("assets")))
     app.mount("/static/report", StaticFiles(directory=report))
+    app.mount("/static/annotation", StaticFiles(directory=annotation))
     app.mount("/static", StaticFiles(directory=HERE / "assets"))
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, *settings.names], www_redirect=False)
     app.add_middleware(Guard)  # around the check of the host: its answer has the headers too
@@ -92,7 +104,9 @@ def _error(request: Request, status: int, problem: str) -> Response:
 
 def _of_http(request: Request, error: Any) -> Response:
     known = HTTPStatus(error.status_code).phrase == error.detail
-    return _error(request, error.status_code, "There is no such page." if known else str(error.detail))
+    answer = _error(request, error.status_code, "There is no such page." if known else str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def _of_request(request: Request, error: Any) -> Response:

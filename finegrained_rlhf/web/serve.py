@@ -25,7 +25,11 @@ class Serve:
         host: address to listen at: one of this machine's loopback, or with `behind_proxy` any.
         open: open the browser.
         behind_proxy: a proxy with TLS stands before it and says who may come in; `names` are then needed.
-        names: host names by which browsers ask the proxy, beside those of loopback.
+        names: host names by which browsers ask, beside those of loopback.
+        certificate: PEM FILE of a certificate chain, for TLS without a proxy; `key` and `names` are then needed.
+        key: PEM FILE of its private key.
+        trust: MODULE.CLASS or a list: what rewards of runs may name in the playground beside this project's classes,
+            such as one that asks a server; on the command line alone.
         memory: FILE of a `UserMemory`, or `postgresql://…`, one of whose users sees, corrects and forgets what is known
             of them; None has no such page.
         user: who that is, by name: whoever may open the page.
@@ -33,8 +37,8 @@ class Serve:
             request.
 
     Raises:
-        ConfigError: another machine could reach the address and no proxy is promised, or a proxy has no name; or a
-            memory without a user.
+        ConfigError: another machine could reach the address and neither TLS nor a proxy is given, or names are missing;
+            or a memory without a user.
     """
 
     def __init__(
@@ -48,19 +52,27 @@ class Serve:
         memory: str | None = None,
         user: str | None = None,
         user_header: str | None = None,
+        certificate: InputFile | None = None,
+        key: InputFile | None = None,
+        trust: str | Sequence[str] | None = None,
     ) -> None:
-        if not behind_proxy and not is_loopback(host):
+        self.tls = certificate is not None
+        if self.tls != (key is not None):
+            raise ConfigError("certificate=FILE and key=FILE belong together")
+        if not behind_proxy and not self.tls and not is_loopback(host):
             raise ConfigError(
                 f"host: {host} can be reached by other machines without TLS or a password; "
-                "listen at 127.0.0.1, or give behind_proxy=true behind a proxy that has both"
+                "listen at 127.0.0.1, give certificate=FILE key=FILE, or behind_proxy=true behind a proxy that has both"
             )
-        if behind_proxy and not names:
-            raise ConfigError("names: give the host names by which browsers ask the proxy, as in names=[marks.example]")
+        if (behind_proxy or self.tls) and not names:
+            raise ConfigError("names: give the host names by which browsers ask, as in names=[marks.example]")
         if (user is None) + (user_header is None) != (2 if memory is None else 1):
             raise ConfigError("user: expected with memory, or user_header in its place, and neither without a memory")
         if user_header is not None and not behind_proxy:
             raise ConfigError("user_header: anybody could say who they are; it needs behind_proxy=true")
         self.memory, self.user, self.user_header = memory, user, user_header
+        self.certificate, self.key = certificate, key
+        self.trust = (trust,) if isinstance(trust, str) else tuple(trust or ())
         self.directory, self.port, self.host, self.open = Path(directory), port, host, open
         self.behind_proxy, self.names = behind_proxy, tuple(names)
 
@@ -81,11 +93,24 @@ class Serve:
             if (error.name or "").startswith("finegrained_rlhf"):
                 raise
             raise ConfigError(f"serve needs {error.name}: pip install '.[web]' in a checkout") from None
-        app = create_app(Settings(self.directory.resolve(), self.names, self.memory, self.user, self.user_header))
+        settings = Settings(
+            self.directory.resolve(),
+            self.names,
+            memory=self.memory,
+            user=self.user,
+            user_header=self.user_header,
+            reachable=self.behind_proxy or self.tls,
+            tls=self.tls,
+            trusted=self.trust,
+        )
+        app = create_app(settings)
         with listening(self.host, self.port) as listener:
             port = listener.getsockname()[1]
-            url = f"http://{'localhost' if is_loopback(self.host) else self.names[0]}:{port}/"
+            name = "localhost" if is_loopback(self.host) else self.names[0]
+            url = f"http{'s' if self.tls else ''}://{name}:{port}/"
             print(f"serving {self.directory} at {url}  (Ctrl-C ends it)", flush=True)
+            if first := app.state.marking.first_link():
+                print(f"to mark together, make the first owner's account at {url}{first}", flush=True)
             if self.open:
                 threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
             config = uvicorn.Config(
@@ -94,6 +119,8 @@ class Serve:
                 access_log=False,
                 server_header=False,
                 proxy_headers=self.behind_proxy,
+                ssl_certfile=self.certificate,
+                ssl_keyfile=self.key,
                 timeout_graceful_shutdown=_CLOSING_S,
             )
             try:

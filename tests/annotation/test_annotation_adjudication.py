@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,35 @@ def test_the_job_takes_an_experts_word_and_refuses_what_cannot_be(tmp_path: Path
     write_annotations(tmp_path / "a.jsonl", rows[2:])
     with pytest.raises(DataError, match="no annotation to make a record of"):
         Adjudicate(**base).run()
+
+
+def test_a_model_of_annotators_hears_the_careful_where_votes_hear_the_many() -> None:
+    """Two careful people and three who guess: votes follow the guesses, the model finds out who they are."""
+    pytest.importorskip("crowdkit")
+    from finegrained_rlhf.annotation.annotator_model import believed_errors
+
+    chance = random.Random(0)
+    text = " ".join((FIRST, SECOND))
+    places = [(text.index(piece), text.index(piece) + len(piece)) for piece in (FIRST, SECOND)]
+    items = {f"q{n}": item(f"q{n}", answers=(text,)) for n in range(150)}
+    items["known"] = item("known", answers=(text,), role="qualification")
+    version, done, true = project([ITEM]).guideline_version, [], {}
+    for name in items:
+        true[name] = [chance.random() < 0.4 for _ in places]
+        for who, right in (("ann", 0.95), ("ben", 0.92), ("cy", 0.55), ("dan", 0.55), ("eve", 0.55)):
+            says = [error if chance.random() < right else not error for error in true[name]]
+            marks = [SpanError(*place, "Irrelevant", "") for place, error in zip(places, says, strict=True) if error]
+            done.append(Annotation(name, who, "page", version, None, 0, (0,), tuple(marks)))
+    believed = believed_errors(items, done, QA_FEEDBACK, SEGMENTER)
+    assert set(believed) == set(items) - {"known"}
+
+    def wrong(how: Any) -> int:
+        count = 0
+        for name in believed:
+            mine = [one for one in done if one.item == name]
+            errors = adjudicated(items[name], mine, QA_FEEDBACK, SEGMENTER, how, believed).marked[0].errors
+            kept = [any(one.start < end and one.end > start for one in errors) for start, end in places]
+            count += sum(a != b for a, b in zip(kept, true[name], strict=True))
+        return count
+
+    assert wrong("dawid_skene") < 0.7 * wrong("majority")

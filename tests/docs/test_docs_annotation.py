@@ -41,7 +41,7 @@ def written(directory: Path) -> None:
 
 def commands() -> list[list[str]]:
     """Those of the afternoon, up to the training, as words."""
-    afternoon = PAGE[: PAGE.index("## Who sees what")]
+    afternoon = PAGE[: PAGE.index("## The same afternoon, together on a server")]
     lines = [line for body in re.findall(r"```bash\n(.*?)```", afternoon, re.DOTALL) for line in joined(body)]
     return [shlex.split(line) for line in lines]
 
@@ -121,6 +121,79 @@ def test_an_afternoon_with_two_annotators(browser: Browser, tmp_path: Path) -> N
     marks = {record.id: [e.error_type for e in record.marked[0].errors] for record in records}
     assert marks["m1"] == ["Rude"] and [e.error_type for e in records[0].marked[0].dropped] == ["Contradicted"]
     assert train[1] == "train-reward-model" and IMAGE.is_file()
+
+
+def steps_on_a_server() -> list[str]:
+    """Its numbered steps, each with what is pressed in bold."""
+    part = PAGE[PAGE.index("## The same afternoon, together on a server") : PAGE.index("## Who sees what")]
+    return re.split(r"\n\n(?=\*\*\d\. )", part)[1:]
+
+
+@pytest.mark.slow
+@pytest.mark.scripts
+@pytest.mark.timeout(3600)
+def test_an_afternoon_on_a_server(browser: Browser, tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from marking_browser import Server, invited, joined, own, settled
+    from playwright.sync_api import expect
+    from reward_model_samples import save_longformer
+
+    serve, people, mark, decide, train = steps_on_a_server()
+    written(tmp_path)
+    run(tmp_path, commands()[0])
+    save_longformer(tmp_path / "outputs" / "encoder")
+    assert "finegrained serve outputs" in serve
+    server = Server(tmp_path / "outputs")
+    try:
+        owner = browser.new_context().new_page()
+        owner.set_default_timeout(240_000)
+        own(owner, server.first_link(), "olga")
+        press(owner, serve, "Open for marking")
+        here = owner.url
+        owner.goto(f"{server.url}/marking")
+        press(owner, people, "People")
+        links = {name: invited(owner, server.url, name) for name in ("ann", "ben")}
+        rita = joined(browser, invited(owner, server.url, "rita", "reviewer")).pages[0]
+        for name, link in links.items():
+            page = joined(browser, link, viewport={"width": 1180, "height": 900}).pages[0]
+            press(page, mark, "Mark")
+            annotate(page, misses=name == "ben")
+            settled(page)
+            page.context.close()
+        press(rita, decide, "Agreement and review")
+        expect(rita.get_by_role("row", name=re.compile("^tone"))).to_contain_text("1.00")
+        rita.get_by_role("link", name="My parcel is late").click()
+        rita.get_by_role("group", name=re.compile("Contradicted")).get_by_label("goes").check()
+        rita.get_by_role("group", name=re.compile("Contradicted")).get_by_label("Reason").fill("After a week, it says.")
+        rita.get_by_role("button", name="Keep and go on").click()
+        owner.goto(here)
+        owner.get_by_label("union").check()
+        press(owner, decide, "Use this rule")
+        owner.get_by_label("Kind").select_option("tone")
+        owner.get_by_label("From the model").select_option("encoder")
+        owner.get_by_label("Run", exact=True).fill("tone")
+        owner.get_by_label("Epochs").fill("1")
+        press(owner, train, "Train")
+        expect(owner.locator("#trained .finished, #trained .damaged")).to_be_visible(timeout=1_200_000)
+        assert owner.locator("#trained .damaged").count() == 0, owner.locator("#trained").inner_text()
+        owner.goto(f"{server.url}/runs")
+        expect(owner.get_by_role("link", name="tone", exact=True)).to_be_visible()
+    finally:
+        server.end()
+    assert (tmp_path / "outputs/tone/model/model.safetensors").is_file()
+    taxonomy = Taxonomy(**{k: v for k, v in _taxonomy(tmp_path).items() if k != "_target_"})
+    records = {r.id: r for r in read_feedback(tmp_path / "outputs/mails_marked/feedback.json", taxonomy)}
+    assert [e.error_type for e in records["m1"].marked[0].errors] == ["Rude"]
+    (dropped,) = records["m1"].marked[0].dropped
+    assert dropped.explanation == "After a week, it says." and dropped.annotators == ("ann", "rita")
+
+
+def press(page: Page, step: str, words: str) -> None:
+    """Press what a step of the page names in bold."""
+    assert f"**{words}**" in step.replace("\n", " ")
+    found = page.get_by_role("button", name=words, exact=True).or_(page.get_by_role("link", name=words, exact=True))
+    found.first.click()
+    page.wait_for_load_state()
 
 
 def _taxonomy(directory: Path) -> dict:

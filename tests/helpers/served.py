@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from finegrained_rlhf.web.application import Settings, create_app
@@ -27,15 +28,22 @@ def client_of(directory: Path) -> TestClient:
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
     """The address of the application on a free port."""
+    with served_app(directory) as (address, _):
+        yield address
+
+
+@contextmanager
+def served_app(directory: Path) -> Iterator[tuple[str, FastAPI]]:
+    """The same, with the application."""
     import uvicorn
 
-    listener = listening("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(create_app(Settings(directory.resolve())), log_level="error"))
+    listener, app = listening("127.0.0.1", 0), create_app(Settings(directory.resolve()))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield f"http://localhost:{listener.getsockname()[1]}"
+    yield f"http://localhost:{listener.getsockname()[1]}", app
     server.should_exit = True
     thread.join()
     listener.close()

@@ -18,6 +18,7 @@ pytest.importorskip("fastapi")
 from playground_toy import QUESTION, ROW, make_run, reward
 from starlette.testclient import TestClient
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig, RewardGate
@@ -25,6 +26,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.web.application import Settings, create_app
 from finegrained_rlhf.web.playground import engine
 from finegrained_rlhf.web.playground.choices import Choices
+from finegrained_rlhf.web.serve import Serve
 
 ASKED = {"row": ROW, "reward": "run", "policies": ["run"], "samples": 4, "longest": 12}
 
@@ -217,3 +219,16 @@ def test_a_run_of_a_stranger_builds_no_class_that_is_not_ours(tmp_path: Path) ->
         and "os.system" in refused.json()["error"]
         and "not trusted" in refused.json()["error"]
     )
+
+
+def test_a_class_that_the_command_line_trusts_is_admitted(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    name = "finegrained_rlhf.runtime.RemoteConfig"
+    config["reward"]["components"]["words"]["endpoint"] = {"_target_": name}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(ConfigError, match=f"trust={name}"):
+        Choices(tmp_path).reward("run")
+    with pytest.raises(ConfigError) as refused:  # it is admitted, and then no setting of this scorer
+        Choices(tmp_path, Serve(trust=name).trust).reward("run")
+    assert "trusted" not in str(refused.value)

@@ -53,6 +53,9 @@ const Kept = ((payload) => {
     return earlierRecord(payload.tasks[i]);
   };
   const changed = (i) => get(keys[i]) !== seen[i];
+  /* For what brings work to a server: the record as it stands here, and another one in its place, as another tab would. */
+  const peek = (i) => parsed(get(keys[i]));
+  const replace = (i, record) => put(keys[i], JSON.stringify(record));
 
   /* Whether a record is kept now: with its history or, where there is no room, without. */
   const write = (i, record) => [record, { state: record.state }].some((one) => {
@@ -81,7 +84,7 @@ const Kept = ((payload) => {
   };
 
   return {
-    read, write, changed, elsewhere, claim, takeOver, release, places,
+    read, write, changed, peek, replace, elsewhere, claim, takeOver, release, places,
     isTask: (key) => keys.includes(key),
     isMissing: (i) => get(keys[i]) === null,
     get page() { return parsed(get(places.page)) || { current: earlier().current || 0 }; },

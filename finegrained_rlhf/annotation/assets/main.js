@@ -46,9 +46,10 @@ const Actions = (() => {
     ui.anchor = ui.caret = made.added.end;
     const kind = Marks.typeNamed(taxonomy, type);
     const place = made.spans.indexOf(made.added);
+    const edited = ui.mode && ui.mode.kind === "edit" ? { edited: [...Store.state.edited, ui.mode.suggestion] } : {};
     ui.mode = kind.needs_evidence && Store.task.passages.length ? { kind: "evidence", span: place } : null;
     ui.message = made.message || (ui.mode ? "Now choose the sentences that show it." : "");
-    Store.change({ spans: made.spans, noError: false });
+    Store.change({ spans: made.spans, noError: false, ...edited });
     if (ui.mode) View.showChoice();
   };
 
@@ -88,7 +89,7 @@ const Actions = (() => {
 
   const sentence = (passage, number) => {
     if (Store.readOnly) return;
-    if (!ui.mode) { say("Choose a type of missing information first, or “Evidence” of a mark."); return; }
+    if (!ui.mode || ui.mode.kind === "edit") { say("Choose a type of missing information first, or “Evidence” of a mark."); return; }
     if (ui.mode.kind === "missing") {
       const marked = copy(Store.state.missing), place = `${passage},${number}`;
       if (marked[place] === ui.mode.type) delete marked[place];
@@ -139,6 +140,16 @@ const Actions = (() => {
     if (!made.spans) { say(made.message); return; }
     ui.message = made.message;
     Store.change({ spans: made.spans, noError: false, accepted: [...Store.state.accepted, i] });
+  };
+
+  /* What is suggested is selected; what is marked next, with other words or another type, takes its place. */
+  const edit = (i) => {
+    const one = Store.task.suggestions[i], text = textOf();
+    ui.mode = { kind: "edit", suggestion: i };
+    [ui.anchor, ui.caret] = [Marks.units(text, one.start), Marks.units(text, one.end)];
+    View.draw();
+    document.getElementById("answer").focus();
+    Picked.set(ui.anchor, ui.caret);
   };
 
   const go = (to) => {
@@ -214,7 +225,7 @@ const Actions = (() => {
     }
   };
 
-  return { selected, finish, caret, mark, remove, note, evidence, missing, sentence, tick, place, pair, suggested, go, firstUndone, done, skip,
+  return { selected, finish, caret, mark, remove, note, evidence, missing, sentence, tick, place, pair, suggested, edit, go, firstUndone, done, skip,
     download, open, replace, keep, keys, correction };
 })();
 

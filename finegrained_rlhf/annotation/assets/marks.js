@@ -101,5 +101,13 @@ const Marks = (() => {
   const ranking = (places) => [...new Set(places)].sort((a, b) => a - b)
     .map((place) => places.flatMap((one, i) => (one === place ? [i] : [])));
 
-  return { characters, units, trimmed, borders, words, wholeWords, rank, typeNamed, add, lacks, pairs, ranking };
+  /* The state of a task before anybody did anything. */
+  const blank = (task) => ({
+    spans: [], noError: false, missing: {}, nothingMissing: false,
+    correction: task.marked === null ? "" : task.answers[task.marked],
+    places: task.answers.map(() => null), pairs: pairs(task.answers.length).map(() => null), accepted: [], refused: [], edited: [],
+    status: "new", seconds: 0,
+  });
+
+  return { blank, characters, units, trimmed, borders, words, wholeWords, rank, typeNamed, add, lacks, pairs, ranking };
 })();

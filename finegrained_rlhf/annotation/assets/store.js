@@ -6,12 +6,7 @@ const Store = ((payload) => {
   const listeners = [];
   const announce = () => listeners.forEach((listener) => listener());
 
-  const blank = (task) => ({
-    spans: [], noError: false, missing: {}, nothingMissing: false,
-    correction: task.marked === null ? "" : task.answers[task.marked],
-    places: task.answers.map(() => null), pairs: Marks.pairs(task.answers.length).map(() => null), accepted: [], refused: [],
-    status: "new", seconds: 0,
-  });
+  const { blank } = Marks;
   /* A task's state, the steps that led to it and those that were taken back: each step is what it changed, as it was before. */
   const opened = (task, i) => {
     const kept = Kept.read(i) || {};
@@ -148,7 +143,8 @@ const Store = ((payload) => {
       correction: payload.taxonomy.correction && task.marked !== null ? state.correction : null,
       ...(compares && byPairs ? { preferences: state.pairs } : {}),
       ranking: compares && !byPairs && state.places.every((place) => place !== null) ? Marks.ranking(state.places) : null,
-      suggestions: { shown: task.suggestions.length, accepted: state.accepted.length, refused: state.refused.length },
+      suggestions: { shown: task.suggestions.length, accepted: state.accepted.length + state.edited.length, refused: state.refused.length,
+        ...(state.edited.length ? { edited: state.edited.length } : {}) },
     };
   };
 
@@ -226,9 +222,9 @@ const Store = ((payload) => {
   window.addEventListener("beforeunload", (event) => { if (lost.size && !inFile) event.preventDefault(); });
 
   return {
-    payload, change, go, takeOver, exported, imported, replaceAll,
+    payload, sync: payload.server ? Sync : null, change, go, takeOver, exported, imported, replaceAll,
     undo: () => travel("past", "future"), redo: () => travel("future", "past"),
-    listen: (listener) => listeners.push(listener),
+    listen: (listener) => listeners.push(listener), refresh: () => { if (refresh()) announce(); },
     savedToFile: () => { inFile = true; },
     get how() { return how; }, set how(value) { how = value; if (mayWork()) Kept.page = { current, how }; },
     get current() { return current; }, get task() { return payload.tasks[current]; }, get state() { return works[current].state; },

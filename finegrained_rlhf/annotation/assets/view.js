@@ -20,10 +20,12 @@ const View = (() => {
   const textOf = () => (Store.task.marked === null ? "" : Store.task.answers[Store.task.marked]);
   const picked = () => Marks.wholeWords(textOf(), Math.min(ui.anchor, ui.caret), Math.max(ui.anchor, ui.caret));
 
+  const waits = (state, i) => ![...state.accepted, ...state.refused, ...state.edited].includes(i);
+
   /* The answer in pieces, cut where a mark or a suggestion begins or ends. */
   const pieces = (text, state, task) => {
     const open = task.suggestions.map((one, i) => ({ ...one, i, start: Marks.units(text, one.start), end: Marks.units(text, one.end) }))
-      .filter((one) => !state.accepted.includes(one.i) && !state.refused.includes(one.i));
+      .filter((one) => waits(state, one.i));
     const cuts = [0, text.length, ...[...state.spans, ...open].flatMap((s) => [s.start, s.end])];
     const places = [...new Set(cuts)].filter((cut) => cut >= 0 && cut <= text.length).sort((a, b) => a - b);
     return places.slice(0, -1).map((start, n) => {
@@ -93,11 +95,12 @@ const View = (() => {
   const suggestion = (one, i) => {
     const kind = Marks.typeNamed(taxonomy, one.type) || { label: one.type, colour: "#555555" };
     const state = Store.state;
-    if (state.accepted.includes(i) || state.refused.includes(i)) return null;
+    if (!waits(state, i)) return null;
     const text = textOf();
     return h("li", { style: { "--mark": kind.colour } }, "Suggested: ", h("b", {}, kind.label), " ",
       h("q", { dir: "auto" }, text.slice(Marks.units(text, one.start), Marks.units(text, one.end))),
       h("div", { class: "row" }, h("button", { type: "button", on: { click: () => Actions.suggested(i, true) } }, "Accept"),
+        h("button", { type: "button", on: { click: () => Actions.edit(i) } }, "Change"),
         h("button", { type: "button", class: "quiet", on: { click: () => Actions.suggested(i, false) } }, "Refuse")));
   };
 
@@ -114,7 +117,7 @@ const View = (() => {
 
   const choosing = (text, state) => {
     if (!ui.mode) return null;
-    const what = ui.mode.kind === "missing" ? `“${taxonomy.missing.find((one) => one.name === ui.mode.type).label}”: choose the sentences that the answer should have used.`
+    const what = ui.mode.kind === "edit" ? "Select other words, or leave these, and press the type that is right." : ui.mode.kind === "missing" ? `“${taxonomy.missing.find((one) => one.name === ui.mode.type).label}”: choose the sentences that the answer should have used.`
       : `Evidence for “${text.slice(state.spans[ui.mode.span].start, state.spans[ui.mode.span].end)}”: choose the sentences that show it.`;
     return h("div", { class: "row choice" }, h("span", { dir: "auto" }, what),
       h("button", { type: "button", id: "finish", on: { click: Actions.finish } }, "Chosen"));
@@ -177,6 +180,8 @@ const View = (() => {
     return h("header", {},
       h("div", { class: "row" }, h("b", {}, data(document.title)),
         h("span", { id: "progress" }, `${done} of ${Store.states.length} done`),
+        Store.sync ? h("span", { id: "sent", class: "soft", role: "status" }, Store.sync.said) : null,
+        Store.sync ? h("a", { href: Store.sync.home }, "All projects") : null,
         h("progress", { max: String(Store.states.length), value: String(done), "aria-label": "Done" })),
       h("nav", { class: "row", "aria-label": "Tasks" },
         h("button", { type: "button", id: "previous", on: { click: () => Actions.go(Store.current - 1) } }, "← Previous"),

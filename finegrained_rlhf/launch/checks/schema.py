@@ -53,9 +53,11 @@ class Part:
 
 
 def keys_of_job(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a configuration that reach its job: not the reserved ones, but `overwrite` where the job has it."""
+    """The keys of a configuration that reach its job: not the reserved ones, but `overwrite` and
+    `trust` where the job has them.
+    """
     kind = _class(config.get(TARGET))
-    own = set() if kind is None else {"overwrite"} & settings_of(kind).keys()
+    own = set() if kind is None else {"overwrite", "trust"} & settings_of(kind).keys()
     return {key: value for key, value in config.items() if key not in RESERVED_KEYS or key in own}
 
 

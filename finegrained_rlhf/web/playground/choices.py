@@ -38,10 +38,11 @@ class Choices:
 
     Args:
         directory: resolved; nothing outside it is listed or opened by name.
+        trusted: classes beside the project's own that a run's reward may name, such as one that asks a server.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, trusted: Sequence[str] = ()) -> None:
+        self.directory, self.trusted = directory, tuple(trusted)
 
     def policies(self) -> list[str]:
         """Runs with an exported policy, then other directories with a language model."""
@@ -82,7 +83,8 @@ class Choices:
             ConfigError: it names a class that is not admitted, or cannot be built.
         """
         self.components(name)
-        reward = build(with_reward_of_run({"checkpoint": str(self._below(name)), "best_of": 2})["reward"])
+        asked = {"checkpoint": str(self._below(name)), "best_of": 2}
+        reward = build(with_reward_of_run(asked, self.trusted)["reward"])
         if not isinstance(reward, RewardConfig):
             raise ConfigError(f"{name}: expected the reward of a training run, got {type(reward).__name__}")
         return reward

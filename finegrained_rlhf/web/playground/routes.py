@@ -93,7 +93,8 @@ class Mark(_Body):
 
 
 def _begin(app: FastAPI) -> None:
-    app.state.choices, app.state.opening = Choices(app.state.settings.directory), threading.Lock()
+    settings = app.state.settings
+    app.state.choices, app.state.opening = Choices(settings.directory, settings.trusted), threading.Lock()
 
 
 SECTION = Section("Playground", "/playground", router, _begin)

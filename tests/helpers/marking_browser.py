@@ -1,0 +1,127 @@
+"""People at browsers who mark on a server, and a server in a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from marking_toy import PASSWORD
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from finegrained_rlhf.web.address import listening
+
+AXE = Path(os.environ.get("AXE", Path(__file__).parents[2] / ".axe" / "package" / "axe.min.js"))
+"""What `make axe` fetches."""
+
+
+class Server:
+    """`finegrained serve DIRECTORY` on a port that stays the same."""
+
+    def __init__(self, directory: Path) -> None:
+        with listening("127.0.0.1", 0) as free:
+            self.port = free.getsockname()[1]
+        self.directory, self.url, self.said = directory, f"http://localhost:{self.port}", ""
+        self.log = directory.parent / f"{directory.name}_server.txt"
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "finegrained_rlhf", "serve", str(self.directory)]
+        with open(self.log, "a", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [*command, f"port={self.port}", "open=false"], stdout=log, stderr=subprocess.STDOUT
+            )
+        for _ in range(1200):
+            try:
+                if httpx.get(f"{self.url}/healthz", timeout=20).status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.2)
+            assert self.process.poll() is None, self.log.read_text("utf-8")
+        raise AssertionError("the server does not start")
+
+    def first_link(self) -> str:
+        text = self.log.read_text("utf-8")
+        return text[text.index(f"{self.url}/marking/join/") :].split()[0]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+
+
+def own(page: Page, url: str, name: str) -> None:
+    """Make the first owner's account, by the link that the console shows."""
+    page.goto(url)
+    page.get_by_label("Your name").fill(name)
+    page.get_by_label("Choose a password").fill(PASSWORD)
+    page.get_by_role("button", name="Come in").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Mark answers together")
+
+
+def invited(owner: Page, url: str, name: str, role: str = "annotator") -> str:
+    """The link that the owner sends."""
+    owner.goto(f"{url}/marking/people")
+    owner.get_by_label("Name").fill(name)
+    owner.get_by_label("Role").select_option(role)
+    owner.get_by_role("button", name="Invite").click()
+    return owner.locator("#link").inner_text()
+
+
+def joined(browser: Browser, link: str, **options: Any) -> BrowserContext:
+    """Somebody who opens the link and chooses a password."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(600_000)
+    page = context.new_page()
+    page.goto(link)
+    page.get_by_label("Choose a password").fill(PASSWORD)
+    page.get_by_role("button", name="Come in").click()
+    page.wait_for_url("**/marking")
+    return context
+
+
+def at(page: Page, item: str) -> None:
+    """Go to a task."""
+    page.evaluate("(item) => Actions.go(Store.payload.tasks.findIndex((task) => task.item === item))", item)
+
+
+def mark(page: Page, start: int, end: int, kind: str) -> None:
+    """Select words, and press the type's button."""
+    page.evaluate(
+        "([a, b]) => { document.getElementById('answer').focus(); Picked.set(a, b); Actions.selected(); }", [start, end]
+    )
+    page.locator(f'.types [data-type="{kind}"]').click()
+
+
+def finish(page: Page, spans: Sequence[tuple[int, int, str]], correction: str | None = None) -> None:
+    """Do the current task as a person does, and go to the next one."""
+    for start, end, kind in spans:
+        mark(page, start, end, kind)
+        if page.locator("#finish").count():
+            page.locator(".sentence").first.click()
+            page.locator("#finish").click()
+    if not spans and page.locator("#noError").count():
+        page.locator("#noError").check()
+    if page.locator("#nothingMissing").count():
+        page.locator("#nothingMissing").check()
+    if correction is not None:
+        page.locator("#correction").fill(correction)
+    for number in range(page.locator(".ranking fieldset").count()):
+        page.locator(".ranking fieldset").nth(number).locator("input").first.check(force=True)
+    page.locator("#done").click()
+
+
+def settled(page: Page) -> None:
+    """Wait until the server has everything."""
+    expect(page.locator("#sent")).to_have_text("Saved", timeout=600_000)
+    page.wait_for_function("Sync.waiting().length === 0", timeout=600_000)
