@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,3 +148,14 @@ def test_the_reward_loop_of_verl_takes_the_manager() -> None:
     one = asyncio.run(manager.run_single(as_verl_has_it(drawn())[0:1]))
     shares = [value for name, value in one["reward_extra_info"].items() if name.startswith("reward/")]
     assert one["reward_score"] == pytest.approx(sum(shares))
+
+
+def test_an_external_module_registers_it_in_every_process(tmp_path: Path) -> None:
+    """verl imports such modules while it is itself imported."""
+    module = "from finegrained_rlhf.bridges.verl import register_verl_estimator\nregister_verl_estimator()\n"
+    (tmp_path / "my_reward.py").write_text(module)
+    code = "from verl.trainer.ppo.core_algos import get_adv_estimator_fn as f; print(f('gdpo').__module__)"
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": path, "VERL_USE_EXTERNAL_MODULES": "my_reward"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["finegrained_rlhf.bridges.verl"], done.stderr
