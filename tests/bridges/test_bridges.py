@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -276,6 +277,8 @@ def test_a_verl_manager_fills_token_level_scores() -> None:
     )
     one = asyncio.run(looped.run_single(alone))
     assert one["reward_score"] == pytest.approx(1.0)
+    paid = json.loads(one["reward_extra_info"].pop("fine_grained"))
+    assert paid["words"] == {"weight": 2.0, "tokens": [0], "values": [1.0]}
     assert one["reward_extra_info"] == {"reward/asked": 0.0, "reward/words": 2.0, "reward/unfinished": -1.0}
 
 
