@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_toy import LengthScorer, WordScorer
+from letters_toy import LetterScorer
+from ppo_toy import LengthScorer
 from rl_toy import policy, prompts, tokenizer
 from script_runs import ROOT
 
@@ -37,7 +38,7 @@ FULL: dict[str, Any] = {
 
 
 def dense(algorithm: Any = ALGORITHMS["gdpo_by_segment"], samples: int = 4, **given: Any) -> DenseAdvantages:
-    reward = RewardConfig({"words": WordScorer(), "length": LengthScorer()}, {"words": 1.0, "length": 0.5}, **given)
+    reward = RewardConfig({"words": LetterScorer(), "length": LengthScorer()}, {"words": 1.0, "length": 0.5}, **given)
     eos = policy("llama").eos_ids
     return DenseAdvantages(reward, algorithm, tokenizer("llama"), eos_ids=eos, samples=samples, longest=6)
 
@@ -95,7 +96,7 @@ def test_what_moves_follows_the_steps_and_is_kept() -> None:
 
 
 def test_a_response_without_a_score_teaches_nothing_wherever_it_travels() -> None:
-    class Odd(WordScorer):
+    class Odd(LetterScorer):
         """Has no score of the first response."""
 
         def score(self, prompts: Any, responses: Any) -> Any:

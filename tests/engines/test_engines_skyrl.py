@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import typing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from ppo_toy import LengthScorer, WordScorer
+import typing_extensions
+from letters_toy import LetterScorer
+from ppo_toy import LengthScorer
 from rl_toy import policy, prompts, tokenizer
-from skyrl.backends.skyrl_train.utils.ppo_utils import compute_advantages_and_returns
-from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
-from skyrl.train.generators.base import GeneratorInterface, TrajectoryID
 
 from finegrained_rlhf.bridges import DenseReward
-from finegrained_rlhf.bridges.skyrl import FineGrainedGenerator, PaidResponses, register_skyrl_estimator
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.records import Rollout, Sample
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig
@@ -24,6 +24,15 @@ from finegrained_rlhf.training.ppo import GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
 
+if sys.version_info < (3, 12):  # SkyRL is written for 3.12; before it, pydantic wants this one
+    typing.TypedDict = typing_extensions.TypedDict
+
+from skyrl.backends.skyrl_train.utils.ppo_utils import compute_advantages_and_returns  # noqa: E402
+from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors  # noqa: E402
+from skyrl.train.generators.base import GeneratorInterface, TrajectoryID  # noqa: E402
+
+from finegrained_rlhf.bridges.skyrl import FineGrainedGenerator, PaidResponses, register_skyrl_estimator  # noqa: E402
+
 ALGORITHMS = [
     GroupAdvantages("group_mean", "std", credit="process", by_component=True, whiten=True),
     GroupAdvantages(credit="returns"),
@@ -31,7 +40,7 @@ ALGORITHMS = [
 
 
 def reward() -> RewardConfig:
-    return RewardConfig({"words": WordScorer(), "length": LengthScorer()}, {"words": 1.0, "length": 0.5})
+    return RewardConfig({"words": LetterScorer(), "length": LengthScorer()}, {"words": 1.0, "length": 0.5})
 
 
 def drawn() -> Rollout:

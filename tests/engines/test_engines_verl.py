@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ppo_toy import LengthScorer, WordScorer
+from letters_toy import LetterScorer
+from ppo_toy import LengthScorer
 from rl_toy import policy, prompts, tokenizer
 from tensordict import TensorDict
 from verl import DataProto
@@ -38,7 +39,7 @@ ALGORITHMS = [
 
 
 def reward() -> RewardConfig:
-    return RewardConfig({"words": WordScorer(), "length": LengthScorer()}, {"words": 1.0, "length": 0.5})
+    return RewardConfig({"words": LetterScorer(), "length": LengthScorer()}, {"words": 1.0, "length": 0.5})
 
 
 class Manager(VerlRewardManager):

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from ppo_toy import LengthScorer, WordScorer
+from letters_toy import LetterScorer
+from ppo_toy import LengthScorer
 from rl_toy import model, prompts, tokenizer
 from safetensors.torch import save_file
 from trl import GRPOConfig
@@ -35,8 +36,8 @@ ALGORITHMS = {
 
 
 def reward(**given: Any) -> RewardConfig:
-    """Two components: one by word, one of the whole response."""
-    scorers = {"words": WordScorer(), "length": LengthScorer()}
+    """Two components: one by letter, one of the whole response."""
+    scorers = {"words": LetterScorer(), "length": LengthScorer()}
     return RewardConfig(scorers, {"words": 1.0, "length": 0.5}, **given)
 
 
@@ -135,6 +136,7 @@ def run(directory: Path) -> None:
         save_file(
             {k: v.detach().cpu().clone().contiguous() for k, v in state.items()}, directory / "weights.safetensors"
         )
+        (directory / "type").write_text(made.accelerator.distributed_type.value)
     made.accelerator.wait_for_everyone()
     made.accelerator.end_training()
 
