@@ -119,7 +119,7 @@ def test_skyrl_computes_our_advantages(algorithm: GroupAdvantages) -> None:
         length = int(mask[row].sum())
         torch.testing.assert_close(advantages[place, -length:], wanted[row, :length], atol=1e-5, rtol=0)
         assert not advantages[place, : advantages.shape[1] - length].any()
-    assert torch.equal(advantages, returns) and len(advantages[0].unique()) > 2
+    assert torch.equal(advantages, returns) and max(len(row.unique()) for row in advantages) > 3
 
 
 def test_rewards_that_somebody_changed_are_refused() -> None:

@@ -122,7 +122,7 @@ def test_verl_computes_our_advantages(algorithm: GroupAdvantages) -> None:
     made = compute_advantage(data, adv_estimator="gdpo", config=None)
     torch.testing.assert_close(made.batch["advantages"], expected(rollout, algorithm)[order], atol=1e-5, rtol=0)
     assert torch.equal(made.batch["returns"], made.batch["advantages"])
-    assert len(made.batch["advantages"][0].unique()) > 2  # dense
+    assert max(len(row.unique()) for row in made.batch["advantages"]) > 3  # dense
 
 
 def test_what_travels_is_small_and_plain() -> None:
