@@ -58,7 +58,7 @@ FULL = {
 
 def test_the_examples_of_the_page_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     bodies = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    source = "\n".join(bodies)
+    source = "\n".join(body for body in bodies if "bridges.trl" not in body)  # which runs in TRL's own environment
     exec(compile(source, PAGE.name, "exec"), {"__name__": "page"})
     said = re.findall(r"^print\(.*?\)(?:  |\n)# (.*)$", source, re.MULTILINE)
     assert len(said) == source.count("\nprint(") == 6
