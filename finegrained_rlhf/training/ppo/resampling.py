@@ -107,7 +107,7 @@ class Resampler:
             places |= {slot: before + number for number, slot in enumerate(slots)}
             parts.append(self._draws.draw([served[slot] for slot in slots], self._config.decoding(), step))
             scores = score(parts[-1])
-            every = {name: _joined([every[name], scores[name]]) for name in every}
+            every = {name: joined_scores([every[name], scores[name]]) for name in every}
         chosen, samples = [places[slot] for slot in share], self._config.samples_per_prompt
         rows = [prompt * samples + sample for prompt in chosen for sample in range(samples)]
         return Drawn(
@@ -139,7 +139,7 @@ class Resampler:
         return without_advantage(experience)
 
 
-def _joined(parts: Sequence[SegmentScores]) -> SegmentScores:
+def joined_scores(parts: Sequence[SegmentScores]) -> SegmentScores:
     """The scores of several lots of responses as one; a lot without a response knows nothing of `whole_response`."""
     starts = [sum(len(part.spans) for part in parts[:number]) for number in range(len(parts))]
     names = dict.fromkeys(name for part in parts for name in part.counts)
