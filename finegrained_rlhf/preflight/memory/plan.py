@@ -168,6 +168,7 @@ class Plan:
         mini_batches: optimizer steps in an epoch.
         ahead: rollouts that are kept beside the one that is trained on (`rollout.ahead`).
         draft: tokens that a row is fed beside its last one, at most (`rollout.draft`).
+        elsewhere: what draws instead of this process' own decoder, in words; empty: that does.
     """
 
     policy: ModelShape
@@ -199,6 +200,7 @@ class Plan:
     draft: int = 0
     sharding: str = "none"
     mini_batches: int = 1
+    elsewhere: str = ""
 
     def splits(self, what: str) -> bool:
         """Whether the processes split "gradients" with moments, or all that "full" does; one alone splits nothing."""

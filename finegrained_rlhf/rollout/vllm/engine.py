@@ -214,5 +214,4 @@ class _Draw:
                     tried += 1
                     self._engine.repair(place, tried)
                     self._waits[number] = self._ask(number)
-            place.rest()
         return [self._answers[row] for row in sorted(self._answers)]

@@ -15,19 +15,6 @@ from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.client import RemoteError
 
 
-def require_vllm() -> None:
-    """Require that vLLM is installed beside this package.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if find_spec("vllm") is None:
-        raise ConfigError(
-            "rollout.engine=vllm without rollout.vllm.urls draws in this process, and vLLM is not installed: "
-            "`make env-vllm` makes an environment with it (.venv-vllm); or name servers: rollout.vllm.urls=[URL]"
-        )
-
-
 class LocalVLLM:
     """vLLM in this process; see `Place` for what the methods do. It sleeps between rollouts where it may.
 
@@ -40,17 +27,16 @@ class LocalVLLM:
     """
 
     def __init__(self, config: VLLMConfig, lora_rank: int | None) -> None:
-        require_vllm()
-        self.name, self.adapters, self._config, self._rank = (
-            "vLLM in this process",
-            lora_rank is not None,
-            config,
-            lora_rank,
-        )
+        if find_spec("vllm") is None:
+            raise ConfigError(
+                "rollout.engine=vllm without rollout.vllm.urls draws in this process, and vLLM is not installed: "
+                "`make env-vllm` makes an environment with it (.venv-vllm); or name servers: rollout.vllm.urls=[URL]"
+            )
+        self.name, self.adapters = "vLLM in this process", lora_rank is not None
+        self._config, self._rank = config, lora_rank
         self._llm: Any = None
         self._adapter: Any = None
-        self._numbers = 0
-        self._sleeps, self._asleep = bool(config.options.get("enable_sleep_mode")), False
+        self._numbers, self._asleep = 0, False
 
     def version(self) -> str:
         """See `Place.version`."""
@@ -89,17 +75,14 @@ class LocalVLLM:
         sampling = [SamplingParams(**one.sampling) for one in asked]
         adapter = self._adapter if weights.adapter else None
         drawn = self._llm.generate(prompts, sampling, lora_request=adapter, use_tqdm=False)
+        if self._config.options.get("enable_sleep_mode"):  # the device's memory is the update's then
+            self._llm.sleep(level=1)
+            self._asleep = True
         try:
             answers: list[Answer | None] = [_read(one).check(a) for one, a in zip(drawn, asked, strict=True)]
         except UnintelligibleAnswer as error:
             raise RemoteError(f"{self.name}: {error}") from None
         return lambda: answers
-
-    def rest(self) -> None:
-        """See `Place.rest`: with `enable_sleep_mode` the device's memory is given back."""
-        if self._sleeps and self._llm is not None and not self._asleep:
-            self._llm.sleep(level=1)
-            self._asleep = True
 
     def _wake(self) -> None:
         if self._asleep:

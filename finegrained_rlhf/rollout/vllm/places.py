@@ -18,12 +18,7 @@ LOADING = "fg-loading"
 
 @dataclass(frozen=True)
 class Asked:
-    """One response that is asked for.
-
-    Attributes:
-        prompt_ids: token ids, at least one.
-        sampling: vLLM's sampling parameters by their names.
-    """
+    """One response that is asked for: to which token ids, by which of vLLM's sampling parameters."""
 
     prompt_ids: Sequence[int]
     sampling: Mapping[str, Any]
@@ -103,9 +98,6 @@ class Place(Protocol):
         Raises:
             RemoteError: the place stays away, or refuses a request.
         """
-
-    def rest(self) -> None:
-        """Nothing will be asked until weights were exchanged or more is asked."""
 
 
 def sampling_of(decoding: Decoding, limit: int, eos_ids: Sequence[int], *names: int | str) -> dict[str, Any]:

@@ -44,9 +44,9 @@ class VLLMServer:
 
     def __init__(self, url: str, config: VLLMConfig) -> None:
         self.name, self.adapters, self._config = url, True, config
-        self._client = RemoteClient(config.remote(url, "/inference/v1/generate"), _bearer)
-        key = self._client.config.key()
-        self._headers = {} if key is None else _bearer(key)
+        key = config.remote(url, "/").key()
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._client = RemoteClient(config.remote(url, "/inference/v1/generate"), lambda key: self._headers)
         self._adapter: str | None = None
 
     def version(self) -> str:
@@ -112,17 +112,14 @@ class VLLMServer:
         def collect() -> list[Answer | None]:
             try:
                 wait()
-            except RemoteError:  # an adapter that it had before a restart is not found (404)
-                if self.version() == weights.version and (weights.adapter is None or self._has(weights.adapter)):
+            except RemoteError as error:  # an adapter that it had before a restart is not found
+                if "status 404" not in str(error) or weights.adapter is None or self._has(weights.adapter):
                     raise
             if failures:
                 raise RemoteError(f"{self.name}: {failures[0]}")
             return answers
 
         return collect
-
-    def rest(self) -> None:
-        """See `Place.rest`: a server keeps what it has."""
 
     def _has(self, adapter: str) -> bool:
         return any(model.get("id") == adapter for model in self._call("GET", "/v1/models")["data"])
@@ -167,10 +164,6 @@ class VLLMServer:
                         self.name, reason, config.budget_s,
                     )  # fmt: skip
                 time.sleep(seconds)
-
-
-def _bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
 
 
 def _read(answer: Mapping[str, Any], version: str) -> Answer:
