@@ -19,8 +19,8 @@ import torch
 from ppo_job_toy import job
 from ppo_toy import WordScorer, make_trainer
 from rl_toy import prompts, sharpen, tokenizer
-from script_runs import lines_in, rows, run_again_after_a_kill, run_in_two_processes
 from safetensors.torch import load_file
+from script_runs import lines_in, rows, run_again_after_a_kill, run_in_two_processes
 from servers import free_port
 from vllm_toy import RECORDED, quick
 

@@ -180,7 +180,7 @@ def fake_vllm(directory: Path, **settings: Any) -> Iterator[tuple[FakeVLLM, str]
 
 def quick(*urls: str, **settings: Any) -> VLLMConfig:
     """Servers that are not waited for long."""
-    return VLLMConfig(urls=urls, **{"timeout_s": 10.0, "budget_s": 10.0, **settings})
+    return VLLMConfig(urls=urls, **{"timeout_s": 60.0, "budget_s": 60.0, **settings})
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_toy import make_trainer, run_together
+from ppo_toy import make_trainer, run_together, save_checkpoint
 from rl_toy import policy, prompts
 from torch import Tensor
 from vllm_toy import RECORDED, Dropped, FakeVLLM, fake_vllm, quick
@@ -147,14 +147,14 @@ def test_a_server_that_is_slow_or_away_is_asked_again_and_given_up(start: Path, 
     def slow(server: FakeVLLM, number: int) -> None:
         if number >= 2 and not server.troubled:
             server.troubled = True
-            time.sleep(0.8)
+            time.sleep(4.0)
 
     with fake_vllm(start) as (fake, url):
-        engine = VLLMEngine(policy("llama"), quick(url, timeout_s=0.5), tmp_path)
+        engine = VLLMEngine(policy("llama"), quick(url, timeout_s=3.0), tmp_path)
         fake.before = slow
         assert_own(engine.policy, drawn(engine))
     moved(engine.policy)
-    engine._config = quick(url, budget_s=0.3)
+    engine._config = quick(url, budget_s=0.3, timeout_s=3.0)
     engine.places[0]._client.config = engine._config.remote(url, "/")  # type: ignore[attr-defined]
     with pytest.raises(RemoteError, match=r"127.0.0.1:\d+/weight_info: given up after .*budget_s.*refused"):
         drawn(engine)
@@ -258,8 +258,6 @@ def test_the_next_step_is_drawn_while_this_one_is_learnt_from(start: Path, tmp_p
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_killed_run_goes_on_as_if_it_had_not_been(start: Path, tmp_path: Path, ahead: int) -> None:
-    from checkpoint_toy import save_checkpoint
-
     with fake_vllm(start) as (fake, url):
         whole = trained(tmp_path, "a", url, ahead=ahead)
         expected = steps(whole, 1, 4)
@@ -297,7 +295,7 @@ def test_two_processes_draw_what_one_does(start: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn_is_refused(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"engine=vllm .* importance_cap .* such as 2.0, got null"):
+    with pytest.raises(ConfigError, match=r"engine=vllm .*importance_cap .* such as 2.0, got null"):
         RolloutConfig(4, engine="vllm")
     with pytest.raises(ConfigError, match=r"rollout.vllm is of engine=vllm, got engine=auto"):
         RolloutConfig(4, vllm=quick("http://127.0.0.1:1"))

@@ -19,8 +19,8 @@ class VLLMConfig(Settings):
     Attributes:
         urls: servers, each as http://HOST:PORT, which share out the prompts; none: vLLM draws in this process.
         key_variable: environment variable that holds the servers' key (their `--api-key`); null for none.
-        directory: where weights are written for vLLM to read; servers must see it under the same path. null: in the
-            run directory, which does for servers on this machine.
+        directory: of this run alone, where weights are written for vLLM to read; servers must see it under the same
+            path. null: in the run directory, which does for servers on this machine.
         dtype: of the weights as they are written, and of a model in this process. A server has its own `--dtype`.
         concurrency: requests, which are responses, under way at once at one server, in one process.
         timeout_s: seconds after which a response is given up and asked for again, and those that loading weights may

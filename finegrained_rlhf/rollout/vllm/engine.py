@@ -60,7 +60,8 @@ class VLLMEngine:
         for place in self.places:
             place.version()  # one that is not there, or cannot be given weights, is found before anything is loaded
         self._config, self._weights = config, Weights("", directory)
-        self._files = WeightFiles(policy, Path(config.directory or directory), getattr(torch, config.dtype))
+        self._files: WeightFiles | None = None  # in the main process
+        self._directory = Path(config.directory or directory)
         self._seen: tuple[tuple[int, int], ...] | None = None
         self._under_way: list[_Draw] = []
 
@@ -84,22 +85,24 @@ class VLLMEngine:
             draw.wait()
         self._under_way = []
         processes.barrier()  # nobody's responses are under way
-        problem, weights = None, None
+        outcome: list[Weights | FineGrainedError] = []
         if processes.is_main:
             try:
-                weights = self._send()
+                outcome = [self._send()]
             except FineGrainedError as error:
-                problem = error
+                outcome = [error]
         else:
             take_part(self.policy.model)
-        weights, problem = processes.broadcast_object((weights, problem))
-        if problem is not None:
-            raise problem
-        self._weights, self._seen = weights, now
+        (sent,) = processes.gather_objects(outcome)
+        if isinstance(sent, FineGrainedError):
+            raise sent
+        self._weights, self._seen = sent, now
 
     def _send(self) -> Weights:
         adapters = self.policy.adapter is not None and all(place.adapters for place in self.places)
         began = time.monotonic()
+        if self._files is None:
+            self._files = WeightFiles(self.policy, self._directory, getattr(torch, self._config.dtype))
         weights = self._files.write(adapters)
         for place in self.places:
             if not self._put(place, weights):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class WeightFiles:
     def __init__(self, policy: Policy, directory: Path, dtype: torch.dtype) -> None:
         self._policy, self._directory, self._dtype = policy, directory.absolute(), dtype
         self._base: str | None = None
+        weakref.finalize(self, remove, self._directory)  # when the run ends; a killed one's go when it is resumed
 
     def write(self, adapters: bool) -> Weights:
         """Write the weights as they are now.
@@ -74,13 +76,7 @@ class WeightFiles:
         """
         policy, take = self._policy, Copies()
         if policy.adapter is None or not adapters:
-            plain = policy.adapter is None
-            state = (
-                {n: take(t) for n, t in policy.model.state_dict().items()}
-                if plain
-                else merged_state(policy.model, take)
-            )
-            version = self._write_model(state)
+            version = self._write_model(merged_state(policy.model, take))
             return Weights(version, self._directory / version)
         if self._base is None:
             self._base = self._write_model(plain_state(policy.model, take))
@@ -91,9 +87,7 @@ class WeightFiles:
 
     def keep(self, weights: Weights) -> None:
         """Remove all versions but this one."""
-        for path in self._directory.glob(f"{PREFIX}*"):
-            if path.name not in (weights.version, weights.adapter):
-                shutil.rmtree(path, ignore_errors=True)
+        remove(self._directory, weights.version, weights.adapter)
 
     def _write_model(self, state: Mapping[str, Tensor]) -> str:
         cast: dict[int, Tensor] = {}
@@ -111,10 +105,17 @@ class WeightFiles:
                 write(temporary)
 
 
-def digest(state: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> str:
+def remove(directory: Path, *but: str | None) -> None:
+    """Remove what was written into a directory, but for some versions."""
+    for path in directory.glob(f"{PREFIX}*"):
+        if path.name not in but:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def digest(state: Mapping[str, Tensor]) -> str:
     """The version of weights on the CPU: a digest of their names, shapes, dtypes and bytes."""
     sha = hashlib.sha256()
-    for name, tensor in dict(state).items():
+    for name, tensor in state.items():
         sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         sha.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return PREFIX + sha.hexdigest()[:16]
