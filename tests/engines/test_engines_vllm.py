@@ -41,6 +41,7 @@ TOY = str(Path(__file__).parents[1] / "helpers/ppo_job_toy.py")
 DECODINGS = [Greedy(), Sample(3, temperature=0.8, top_k=9)]
 STARTS_IN_S = 600.0
 _CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+_CPU |= {"TORCHDYNAMO_DISABLE": "1"}  # the sampler would be compiled by g++ at the first request
 
 
 class Server:
