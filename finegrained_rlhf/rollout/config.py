@@ -96,7 +96,7 @@ class RolloutConfig(Settings):
                 "rollout.engine=vllm draws by other kernels than the update's, which rollout.importance_cap "
                 "corrects; expected a cap such as 2.0, got null"
             )
-        if self.engine != "vllm" and self.vllm != VLLMConfig():
+        if self.engine != "vllm" and (self.vllm.urls or self.vllm.options):
             raise ConfigError(f"rollout.vllm is of engine=vllm, got engine={self.engine}")
         try:
             self.decoding()
