@@ -1,4 +1,4 @@
-"""A server that speaks as vLLM 0.32 does (recorded in tests/data/vllm_0_32.json) and draws with transformers."""
+"""A server that speaks as vLLM 0.32 does (its own classes wrote tests/data/vllm_0_32.json), drawing by transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from finegrained_rlhf.rollout import VLLMConfig
 
-RECORDED = Path(__file__).resolve().parents[1] / "data" / "vllm_0_32.json"
+WIRE = Path(__file__).resolve().parents[1] / "data" / "vllm_0_32.json"
 _LOADING = threading.Lock()  # transformers does not load in two threads at once
 
 
