@@ -116,7 +116,7 @@ def _changed_in_mid_response(server: FakeVLLM, number: int) -> None:
 
 
 @pytest.mark.parametrize("trouble", [_restarted, _changed_in_mid_response], ids=["restarted", "other weights"])
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_server_with_other_weights_gets_ours_again_and_nothing_is_mixed(
     start: Path, tmp_path: Path, trouble: Any, lora: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +132,7 @@ def test_a_server_with_other_weights_gets_ours_again_and_nothing_is_mixed(
     assert_own(owner, found)
 
 
+@pytest.mark.slow
 def test_a_server_that_others_use_as_well_ends_the_run_in_one_line(start: Path, tmp_path: Path) -> None:
     def stolen(server: FakeVLLM, number: int) -> None:
         server.version = "theirs"
@@ -143,6 +144,7 @@ def test_a_server_that_others_use_as_well_ends_the_run_in_one_line(start: Path, 
             drawn(engine)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_slow_or_away_is_asked_again_and_given_up(start: Path, tmp_path: Path) -> None:
     def slow(server: FakeVLLM, number: int) -> None:
         if number >= 2 and not server.troubled:
@@ -256,7 +258,7 @@ def test_the_next_step_is_drawn_while_this_one_is_learnt_from(start: Path, tmp_p
         assert updating.is_set() and found == expected
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_run_goes_on_as_if_it_had_not_been(start: Path, tmp_path: Path, ahead: int) -> None:
     with fake_vllm(start) as (fake, url):
         whole = trained(tmp_path, "a", url, ahead=ahead)
