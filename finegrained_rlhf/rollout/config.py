@@ -11,6 +11,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above, at_least, at_most, harmless
 from finegrained_rlhf.core.records import ImportanceWeights, Rollout, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode, importance_weights
+from finegrained_rlhf.rollout.vllm.config import VLLMConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
 
 LogprobSource = Literal["auto", "decode", "update"]
-EngineKind = Literal["auto", "generate", "continuous"]
+EngineKind = Literal["auto", "own", "generate", "continuous"]
 Truncated = Literal["kept", "masked", "charged"]
 
 
@@ -38,8 +39,10 @@ class RolloutConfig(Settings):
         logprobs: where the behaviour log-probabilities come from: `decode` (the sampling steps themselves), `update` (a
             pass of the update's own function), or `auto`, which takes the decode's in fp32 where the first rollout
             shows that they are equal to 1e-5, and the update's otherwise.
-        engine: what draws: `auto` (our own decoder where it knows the model, transformers' `generate` elsewhere),
-            `generate`, or `continuous` (transformers' continuous batching; decoder-only models).
+        engine: what draws: `auto` (our own decoder where it knows the model, transformers' `generate` elsewhere; the
+            run says which), `own` (our own decoder, or an error), `generate`, `continuous` (transformers' continuous
+            batching; decoder-only models), or `vllm` (decoder-only models; needs `importance_cap`).
+        vllm: where `engine=vllm` draws.
         importance_cap: C ≥ 1 of the importance weights min(π/μ, C) on the policy loss, where the engine's
             log-probabilities μ are not the update's π; None weighs nothing.
         importance_mode: of those weights: each token's ratio, that of the tokens up to it (`prefix_…`) or the whole
@@ -64,7 +67,8 @@ class RolloutConfig(Settings):
     top_p: Annotated[float, above(0), at_most(1)] = 1.0
     prompts_per_batch: Annotated[int | None, at_least(1), harmless] = None
     logprobs: LogprobSource = "auto"
-    engine: EngineKind = "auto"
+    engine: EngineKind | Literal["vllm"] = "auto"
+    vllm: VLLMConfig = VLLMConfig()
     importance_cap: Annotated[float | None, at_least(1)] = None
     importance_mode: ImportanceMode = "token_truncate"
     truncated: Truncated = "kept"
@@ -83,10 +87,17 @@ class RolloutConfig(Settings):
                 "rollout.importance_cap compares the engine's log-probabilities with the update's, and "
                 "rollout.logprobs=decode takes the engine's for both; take logprobs=auto or update"
             )
-        if self.draft and self.engine != "auto":
+        if self.draft and self.engine not in ("auto", "own"):
             raise ConfigError(
                 f"rollout.draft={self.draft} is of our own decoder; expected engine=auto, got {self.engine}"
             )
+        if self.engine == "vllm" and self.importance_cap is None:
+            raise ConfigError(
+                "rollout.engine=vllm draws by other kernels than the update's, which rollout.importance_cap "
+                "corrects; expected a cap such as 2.0, got null"
+            )
+        if self.engine != "vllm" and (self.vllm.urls or self.vllm.options):
+            raise ConfigError(f"rollout.vllm is of engine=vllm, got engine={self.engine}")
         try:
             self.decoding()
         except ValueError as error:
@@ -110,8 +121,8 @@ class RolloutConfig(Settings):
 
     @property
     def behaviour(self) -> LogprobSource:
-        """Where behaviour log-probabilities come from; of responses of older weights always a pass of the update's."""
-        return "update" if self.ahead else self.logprobs
+        """Where behaviour log-probabilities come from; of older weights or another engine always the update's pass."""
+        return "update" if self.ahead or self.engine == "vllm" else self.logprobs
 
     def decoding(self) -> Sample:
         """The sampling that these settings ask for."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -122,7 +122,14 @@ class RolloutSampler:
     prompts_per_batch: int | None = None
 
     def draw(self, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int) -> Rollout:
-        """The responses of one step.
+        """The responses of one step; `begin`, and wait. Arguments and errors are those of `begin`."""
+        return self.begin(prompts, decodings, step)()
+
+    def begin(self, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int) -> Callable[[], Rollout]:
+        """Draw the responses of one step by the policy as it is now.
+
+        An engine that draws elsewhere (`refresh`) gets the weights first, so every process must call this as often, or
+        at least once since they have moved. It draws while the caller goes on; any other one draws at once.
 
         Args:
             prompts: this process's P prompts; may be none.
@@ -130,10 +137,16 @@ class RolloutSampler:
             step: tells draws of one prompt apart.
 
         Returns:
-            One rollout of R = P·N responses [R, T], whatever the batches they were decoded in.
+            A function that waits for one rollout of R = P·N responses [R, T], whatever batches they were decoded in.
         """
+        elsewhere = getattr(self.engine, "refresh", None)
+        if elsewhere is not None:
+            elsewhere(self.processes)
         if not prompts:
-            return empty_rollout(decodings, self.processes.device)
+            nothing = empty_rollout(decodings, self.processes.device)
+            return lambda: nothing
+        if hasattr(self.engine, "begin"):
+            return self._begin(self.engine, prompts, decodings, step)
         with self.processes.autocast():
             batches = rollout_in_batches(
                 self.engine,
@@ -144,4 +157,13 @@ class RolloutSampler:
                 seed=self.seed,
                 step=step,
             )
-        return join_rollouts(batches, self.pad_id)
+        drawn = join_rollouts(batches, self.pad_id)
+        return lambda: drawn
+
+    def _begin(
+        self, engine: Any, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int
+    ) -> Callable[[], Rollout]:
+        size, settings = self.prompts_per_batch or len(prompts), {"max_new_tokens": self.max_new_tokens}
+        memories = [engine.encode(prompts[start : start + size]) for start in range(0, len(prompts), size)]
+        begun = [engine.begin(memory, decodings, seed=self.seed, step=step, **settings) for memory in memories]
+        return lambda: join_rollouts([wait() for wait in begun], self.pad_id)

@@ -50,15 +50,15 @@ def make_engine(
 
     Args:
         policy: draws.
-        kind: `auto` takes the fastest engine that computes this policy's function, and says so where that is
-            transformers' generate.
+        kind: `auto` takes the fastest engine that computes this policy's function, and says which; `own` our own
+            decoder.
         mixer: changes the logits that tokens are drawn from; it is set up here. The engine's log-probabilities are
             those of the changed distribution with `auto` and a stepper of ours, else the policy's own.
         draft: tokens looked ahead at most (`RolloutConfig.draft`).
 
     Raises:
-        ConfigError: `continuous`, and continuous batching does not serve this policy or this version of transformers
-            has none, or with a mixer; or a draft where no stepper takes one.
+        ConfigError: `own`, and no decoder of ours serves this policy; `continuous`, and continuous batching does not,
+            or this version of transformers has none, or with a mixer; or a draft where no stepper takes one.
         ModelError: a model of the mixer cannot be read or has another vocabulary.
     """
     if kind == "continuous":
@@ -67,18 +67,19 @@ def make_engine(
         return _continuous(policy)
     if mixer is not None:
         mixer.setup(policy)
-    open_stepper = stepper_of(policy) if kind == "auto" else None
+    open_stepper, name = stepper_of(policy) if kind in ("auto", "own") else None, type(policy.model).__name__
+    if kind == "own" and open_stepper is None:
+        raise ConfigError(f"rollout.engine=own: no decoder of ours follows {name}; take engine=auto")
     if draft:
         if mixer is not None or open_stepper not in _LOOK_AHEAD:
-            who = "a mixer" if mixer is not None else type(policy.model).__name__
+            who = "a mixer" if mixer is not None else name
             raise ConfigError(f"rollout.draft={draft}: decoding by {who} does not look ahead; expected 0")
         return FastEngine(policy, open_stepper, draft)
     if open_stepper is not None:
+        logger.info("our own decoder draws, which follows %s (engine=%s)", name, kind)
         return FastEngine(policy, open_stepper if mixer is None else mixed(open_stepper, mixer, open_any))
     if kind == "auto":
-        logger.warning(
-            "%s has no fast decoder here; responses are drawn by transformers' generate", type(policy.model).__name__
-        )
+        logger.warning("%s has no fast decoder here; responses are drawn by transformers' generate", name)
     return GenerateEngine(policy, mixer)
 
 

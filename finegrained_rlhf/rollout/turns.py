@@ -22,6 +22,7 @@ from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble
 from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.environment import Environment
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import ChatFormat
 
@@ -85,6 +86,11 @@ class TurnsEngine:
         except FineGrainedError as error:
             raise ConfigError(f"environment: {error}") from None
         self._outcomes = OutcomeCounts(_FAILURES, name="environment")
+
+    def refresh(self, processes: Processes) -> None:
+        """Give an engine that draws elsewhere the weights (`VLLMEngine.refresh`)."""
+        if (elsewhere := getattr(self._engine, "refresh", None)) is not None:
+            elsewhere(processes)
 
     def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
         """See `RolloutEngine.encode`."""

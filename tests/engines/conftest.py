@@ -1,6 +1,4 @@
-"""Tests with the engines themselves, in their own environments: `make test-engines`, `make test-trl`, `make test-verl`,
-`make test-skyrl`. Elsewhere there is nothing here.
-"""
+"""Tests with the engines themselves, each in its own environment (`make test-engines` runs all); elsewhere nothing is here."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.rewards import BaseScorer, RewardConfig
-from finegrained_rlhf.rollout import RolloutConfig, ScriptedReplies
+from finegrained_rlhf.rollout import RolloutConfig, ScriptedReplies, VLLMConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.training.ppo.advantages import GroupAdvantages
@@ -40,6 +40,8 @@ class Echo:
 def job(model: str, data: str, output: str, steps: int = 3, turns: bool = False, **rollout: Any) -> TrainPPO:
     """A run of RLOO over whole responses, or in turns."""
     settings = {"prompts_per_step": 3, "samples_per_prompt": 3, "max_new_tokens": 40 if turns else 8}
+    if "vllm" in rollout:
+        rollout["vllm"] = VLLMConfig(**rollout["vllm"])
     return TrainPPO(
         data=data,
         policy=PolicyConfig(model),

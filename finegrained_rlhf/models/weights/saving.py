@@ -47,17 +47,30 @@ def policy_to_save(policy: Policy, main: bool = True) -> Write:
     else:
         state = merged_state(policy.model, take)
     model = pretrained_to_save(policy.model, state)
-    inside = {f"base_model.model.{name}": take(tensor) for name, tensor in adapter_weights(policy.model).items()}
+    inside = {name: take(tensor) for name, tensor in adapter_weights(policy.model).items()}
 
     def write(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         model(directory)
         if adapter is not None:
-            adapter.save_pretrained(directory / "adapter", selected_adapters=["default"], state_dict=inside)
+            adapter_to_save(policy, inside)(directory / "adapter")
         policy.tokenizer.save_pretrained(directory)
         record_prompt(directory, policy.prompt)
 
     return write
+
+
+def adapter_to_save(policy: Policy, state: Mapping[str, Tensor]) -> Write:
+    """What writes the adapter of a LoRA policy as peft does.
+
+    Args:
+        policy: gives the adapter's configuration.
+        state: its weights, by their names in the model (`adapter_weights`), of any shape.
+    """
+    inside = {f"base_model.model.{name}": tensor for name, tensor in state.items()}
+    return lambda directory: policy.adapter.save_pretrained(
+        directory, selected_adapters=["default"], state_dict=inside
+    )
 
 
 class Copies:

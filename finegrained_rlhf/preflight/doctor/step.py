@@ -9,6 +9,7 @@ import gc
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +21,8 @@ from finegrained_rlhf.preflight.doctor.machine import fits
 from finegrained_rlhf.preflight.memory.preflight import plan_of
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
+from finegrained_rlhf.rollout.config import RolloutConfig
+from finegrained_rlhf.rollout.vllm.servers import START, VLLMServer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit
@@ -34,6 +37,8 @@ from finegrained_rlhf.training.ppo.update import token_statistics
 
 _CUT_SHARE = 0.1
 """Share of responses cut at their length limit from which on the limit is doubted."""
+_SOON_S = 5.0
+"""Seconds within which a server must say which weights it has."""
 _SHOWN = 60
 """Characters of a response that are shown."""
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
@@ -54,6 +59,10 @@ def responses(case: Case) -> Iterator[Finding]:
     assert case.sample is not None
     if not fits(plan_of(case.sample, case.processes), case.processes):
         yield Finding("fail", "not even the sample's step fits into memory", "doctor.prompts=1, or the mends of memory")
+        return
+    problem = unreachable(case.sample.rollout)
+    if problem is not None:
+        yield problem
         return
     trainer = case.trainer = case.sample.build(case.processes, RunDirectory(case.sample.output_dir).create())
     sampling = trainer.rollout_config
@@ -77,6 +86,16 @@ def responses(case: Case) -> Iterator[Finding]:
         yield Finding("warn", what, "a larger rollout.max_new_tokens, or a policy.path that ends its answers")
     else:
         yield Finding("pass", what)
+
+
+def unreachable(rollout: RolloutConfig) -> Finding | None:
+    """The first of vLLM's servers that does not answer soon; None where all do, or none is asked."""
+    for url in rollout.vllm.servers():
+        try:
+            VLLMServer(url, replace(rollout.vllm, timeout_s=_SOON_S, budget_s=_SOON_S)).version()
+        except FineGrainedError as error:
+            return Finding("fail", str(error), f"start it with: {START}; or rollout.vllm.urls, rollout.engine=auto")
+    return None
 
 
 # Rewards ------------------------------------------------------------------------------------------------------------

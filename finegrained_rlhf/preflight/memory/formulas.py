@@ -181,9 +181,11 @@ def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
 
     A causal model fills its caches while it reads. See `cache_bytes`, `snapshot_bytes` and `SAMPLING_BYTES`.
     On a GPU the prompts' part of the caches is made anew and copied into those that last; a causal model writes into
-    those that last, and so does a reading of the weights.
+    those that last, and so does a reading of the weights. Drawn elsewhere, weights that are split are gathered alone.
     """
     shape, rows = plan.policy, prompts * samples
+    if plan.elsewhere:
+        return sharding.gathered_bytes(plan, shape)
     width = prompts if plan.fast else rows
     if shape.causal:
         read = pass_bytes(shape, width * plan.prompt_tokens, plan.value_bytes)

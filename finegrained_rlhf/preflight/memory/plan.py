@@ -169,6 +169,7 @@ class Plan:
         mini_batches: optimizer steps in an epoch.
         ahead: rollouts that are kept beside the one that is trained on (`rollout.ahead`).
         draft: tokens that a row is fed beside its last one, at most (`rollout.draft`).
+        elsewhere: what draws instead of this process' own decoder, in words; empty: that does.
     """
 
     policy: ModelShape
@@ -201,6 +202,7 @@ class Plan:
     sharding: str = "none"
     groups: int = 1
     mini_batches: int = 1
+    elsewhere: str = ""
 
     def splits(self, what: str) -> bool:
         """Whether the processes split "gradients" with moments, or all that "full" does; one alone splits nothing."""

@@ -133,7 +133,15 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         stored_in_bf16=count(linear_parameters(policy.model)) if job.policy.frozen_dtype == "bfloat16" else 0,
         sharding=job.processes.sharding,
         groups=job.processes.groups(number),
+        elsewhere=_elsewhere(job),
     )
+
+
+def _elsewhere(job: TrainPPO) -> str:
+    if job.rollout.engine != "vllm":
+        return ""
+    servers = job.rollout.vllm.servers()
+    return f"vLLM draws at {', '.join(servers)}" if servers else "vLLM draws in this process, on the same GPU"
 
 
 def _fast(job: TrainPPO, policy: Policy) -> bool:
@@ -142,7 +150,7 @@ def _fast(job: TrainPPO, policy: Policy) -> bool:
     The job's engine or gradient checkpointing can be in its way. `Seq2SeqStepper` repeats them for each row, as
     transformers' `generate` does.
     """
-    if job.rollout.engine != "auto":
+    if job.rollout.engine not in ("auto", "own"):
         return False
     shell = policy_shell(job.policy, policy.tokenizer, Layers(1, 1))
     if job.policy.gradient_checkpointing:

@@ -142,6 +142,17 @@ def sharding_line(plan: Plan) -> str:
     )
 
 
+def elsewhere_line(plan: Plan) -> str:
+    """What draws elsewhere, whose memory is not counted, and what the weights for it take; empty where none does."""
+    if not plan.elsewhere:
+        return ""
+    copies = 4 * plan.policy.parameters / GIB
+    return (
+        f"{plan.elsewhere}, and its memory is its own (gpu_memory_utilization): no rollout is counted here. "
+        f"Weights for it are copied in the main process' host memory, {copies:.2f} GiB, and written as files."
+    )
+
+
 def report(plan: Plan, available: int, device: str) -> str:
     """Two tables and a verdict, in GiB a process.
 
@@ -161,7 +172,7 @@ def report(plan: Plan, available: int, device: str) -> str:
             f"Memory of one process (of {plan.processes}) in GiB",
             "",
             markdown_table(model_rows(plan), columns),
-            *filter(None, [sharding_line(plan)]),
+            *filter(None, [sharding_line(plan), elsewhere_line(plan)]),
             "Weights, optimizer state and kept caches last; each phase needs its batch beside them, the "
             "update also the gradients.",
             "",

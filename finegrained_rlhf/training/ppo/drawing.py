@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,9 +39,9 @@ _KEPT = ("response_ids", "logprobs", "support")  # the last only where a truncat
 class StepDraws:
     """Draws the responses of training steps.
 
-    With `rollout.ahead=1` those of step s + 1 are drawn before the update of step s, by the weights that the update of
-    step s − 1 left; step 1 is drawn by the weights that the run begins with. The last step draws one ahead too, so that
-    a run whose `total_steps` is raised goes on as if it had been planned so.
+    With `rollout.ahead=1` those of step s + 1 are drawn before the update of step s, or by an engine elsewhere while it
+    is made, by the weights that the update of step s − 1 left; step 1 is drawn by the weights that the run begins with.
+    The last step draws one ahead too, so that a run whose `total_steps` is raised goes on as if it had been planned so.
 
     Args:
         prompts: of training.
@@ -63,7 +63,7 @@ class StepDraws:
     ) -> None:
         self._prompts, self.sampler, self._config = prompts, sampler, config
         self._policy, self._processes, self._seed = policy, processes, seed
-        self._ahead: tuple[int, Rollout] | None = None
+        self._ahead: tuple[int, Callable[[], Rollout]] | None = None
 
     def prompts(self, step: int) -> list[Prompt]:
         """The prompts of a training step, from 1, over all processes."""
@@ -78,19 +78,22 @@ class StepDraws:
 
     def draw(self, prompts: Sequence[Prompt], decoding: Decoding, step: int) -> Rollout:
         """The responses to this process's share of some prompts; every process must call this."""
+        return self._begin(prompts, decoding, step)()
+
+    def _begin(self, prompts: Sequence[Prompt], decoding: Decoding, step: int) -> Callable[[], Rollout]:
         with whole_weights(self._policy.model):
-            return self.sampler.draw(prompts, [decoding], step)
+            return self.sampler.begin(prompts, [decoding], step)
 
     def rollout(self, step: int) -> Rollout:
         """This process's responses of a training step, before its update; every process must call this."""
         waiting, self._ahead = self._ahead, None
-        now = waiting[1] if waiting is not None and waiting[0] == step else self._of_step(step)
+        now = (waiting[1] if waiting is not None and waiting[0] == step else self._of_step(step))()
         if self._config.ahead:
             self._ahead = step + 1, self._of_step(step + 1)
         return now
 
-    def _of_step(self, step: int) -> Rollout:
-        return self.draw(self._share(self.prompts(step)), self._config.decoding(), step)
+    def _of_step(self, step: int) -> Callable[[], Rollout]:
+        return self._begin(self._share(self.prompts(step)), self._config.decoding(), step)
 
     def _share(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         return [prompts[i] for i in self._processes.share(len(prompts))]
@@ -99,7 +102,8 @@ class StepDraws:
         """The responses that were drawn ahead, of all processes as of now; every process must call this."""
         if self._ahead is None:
             return write_all(())
-        step, rollout = self._ahead
+        step, rollout = self._ahead[0], self._ahead[1]()
+        self._ahead = step, lambda: rollout
         whole = {name: tensor.cpu() for name in _KEPT if (tensor := getattr(rollout, name)) is not None}
         lengths = rollout.lengths().tolist()
         own = [{k: tensor[row, :n].clone() for k, tensor in whole.items()} for row, n in enumerate(lengths)]
@@ -127,7 +131,8 @@ class StepDraws:
             return
         share = self._processes.share(len(prompts))
         own = slice(share.start * decoding.samples, share.stop * decoding.samples)
-        self._ahead = step, self._read([prompts[i] for i in share], {k: v[own] for k, v in kept.items()}, decoding)
+        rollout = self._read([prompts[i] for i in share], {k: v[own] for k, v in kept.items()}, decoding)
+        self._ahead = step, lambda: rollout
 
     def _read(self, prompts: Sequence[Prompt], kept: Mapping[str, Tensor], decoding: Decoding) -> Rollout:
         device = self._policy.device

@@ -110,6 +110,11 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
                 "rollout.engine=continuous keeps weights of its own, processes.sharding=full gathers them for each "
                 "rollout: take engine=auto, or sharding=gradients"
             )
+        if self.rollout.engine == "vllm" and self.ppo.score_sampling_distribution and not self.rollout.decoding().plain:
+            raise ConfigError(
+                "ppo.score_sampling_distribution=true weighs tokens by the distribution that they are drawn from, and "
+                "vLLM gives that of the plain softmax: expected false, or temperature=1, top_k=0 and top_p=1"
+            )
         if self.environment is not None:
             check_environment(self.environment, self.reward, self.rollout)
         if not isinstance(self.algorithm, AdvantageEstimator):

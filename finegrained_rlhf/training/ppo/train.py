@@ -19,6 +19,7 @@ from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.rollout.turns import in_turns
+from finegrained_rlhf.rollout.vllm.engine import VLLMEngine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
@@ -90,7 +91,10 @@ def _load_models(job: TrainPPO, processes: Processes) -> tuple[PPOModels, Rollou
             "then log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; "
             "ppo.kl.measure=exact measures it"
         )
-    engine = make_engine(policy, job.rollout.engine, draft=job.rollout.draft)
+    if job.rollout.engine == "vllm":
+        engine: RolloutEngine = VLLMEngine(policy, job.rollout.vllm, run.path / ".rollout_weights.tmp")
+    else:
+        engine = make_engine(policy, job.rollout.engine, draft=job.rollout.draft)
     data = job.read_data(policy)
     if job.environment is not None:
         engine = in_turns(engine, policy, job.environment, [*data.train, *data.validation])

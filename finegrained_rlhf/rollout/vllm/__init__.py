@@ -1,0 +1,1 @@
+"""vLLM as rollout engine of decoder-only policies: servers that it runs as, or in this process."""
