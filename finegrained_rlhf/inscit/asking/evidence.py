@@ -1,0 +1,189 @@
+"""Which sentences of passages answer a question, and how probable it is that any does.
+
+A sentence is described by numbers that need no training: how near it is to the question, with and without its titles
+and without the words that the question shares with those; how much of the question its passage and titles cover; whether
+it holds a number, date or name where one is asked for. A logistic model of them gives the probability that the sentence
+answers; its weights are measured on a development set, and so is the threshold below which nothing is answered.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finegrained_rlhf.inscit.documents.passages import DocumentPassage
+from finegrained_rlhf.retrieval.bm25.postings import WordConfig
+from finegrained_rlhf.retrieval.dense.config import TextEncoder
+from finegrained_rlhf.text.facts import content_words, facts_of
+from finegrained_rlhf.text.segmentation import Span
+
+FEATURES = ("titled", "plain", "stripped", "apart", "covered", "missing", "asked", "shared", "rank")
+"""What a sentence is described by, in order (`EvidenceScorer.describe`)."""
+_ASKED = (
+    ("date", re.compile(r"\b(?:when|(?:what|which) (?:year|date|day|month|time)|since when|how old)\b", re.I)),
+    ("number", re.compile(r"\b(?:how (?!do\b|does\b|did\b|can\b|is\b|are\b|was\b)\w+|what (?:price|number|amount)|cost)\b", re.I)),
+    ("name", re.compile(r"\b(?:who|whom|whose|where)\b", re.I)),
+)
+_SENTENCES = 60  # candidates of a question at most
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A sentence that may answer.
+
+    Attributes:
+        passage: it is in.
+        span: its place in the document's text.
+        probability: that it answers the question.
+        features: what it was judged by, in the order of `FEATURES`.
+    """
+
+    passage: DocumentPassage
+    span: Span
+    probability: float
+    features: tuple[float, ...] = field(repr=False, default=())
+
+    @property
+    def text(self) -> str:
+        """The sentence as it stands in the document."""
+        return self.passage.sentence(self.span)
+
+
+@dataclass(frozen=True)
+class EvidenceWeights:
+    """A logistic model of the features of a sentence.
+
+    Attributes:
+        bias: of the model.
+        weights: by feature; those that are absent count nothing.
+        threshold: the probability of the best sentence from which on a question is answered.
+        close: a second file whose best sentence is at most so much less probable (log odds) makes a question ambiguous.
+    """
+
+    bias: float
+    weights: Mapping[str, float]
+    threshold: float
+    close: float = 0.15
+
+    def probabilities(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of rows [N, features], fp64 [N]."""
+        vector = np.array([self.weights.get(name, 0.0) for name in FEATURES])
+        return 1 / (1 + np.exp(-(features @ vector + self.bias)))
+
+
+class EvidenceScorer:
+    """Describes and judges sentences.
+
+    Args:
+        passages: of the whole folder; how rare a word is is counted in them.
+        encoder: of sentences; None judges by words alone.
+        weights: of the features.
+    """
+
+    def __init__(self, passages: Iterable[DocumentPassage], encoder: TextEncoder | None, weights: EvidenceWeights) -> None:
+        self._encoder, self.weights = encoder, weights
+        self._terms_of = WordConfig("english", "none").terms
+        self._counts: Counter[str] = Counter()
+        self._number = 0
+        for passage in passages:
+            self._counts.update(set(self._terms(f"{passage.file} {' '.join(passage.titles)} {passage.text}")))
+            self._number += 1
+
+    def candidates(self, question: str, passages: Sequence[DocumentPassage]) -> list[Candidate]:
+        """The sentences of passages, the most probable first.
+
+        Args:
+            question: that stands by itself.
+            passages: as retrieval ranks them.
+        """
+        places = [(passage, span) for passage in passages for span in passage.sentences][:_SENTENCES]
+        if not places:
+            return []
+        features = self.describe(question, places)
+        found = zip(places, self.weights.probabilities(features).tolist(), features.tolist(), strict=True)
+        made = [Candidate(passage, span, p, tuple(row)) for (passage, span), p, row in found]
+        return sorted(made, key=lambda one: -one.probability)
+
+    def describe(self, question: str, places: Sequence[tuple[DocumentPassage, Span]]) -> NDArray[np.float64]:
+        """The features of sentences, fp64 [N, len(FEATURES)]."""
+        asked = self._terms(" ".join(content_words(question)))
+        kind = next((name for name, pattern in _ASKED if pattern.search(question)), None)
+        rows: dict[str, tuple[float, float, set[str]]] = {}
+        ranks: dict[str, int] = {}
+        for passage, _ in places:
+            ranks.setdefault(passage.id, len(ranks) + 1)
+            if passage.id not in rows:
+                titles = set(self._terms(f"{passage.file} {' '.join(passage.titles)}"))
+                rows[passage.id] = (*self._coverage(asked, titles | set(self._terms(passage.text))), titles)
+        near = self._nearness(question, places, {id: row[2] for id, row in rows.items()})
+        words = [self._lexical(question, asked, kind, passage.sentence(span)) for passage, span in places]
+        return np.array(
+            [
+                (*vector, rows[passage.id][0], rows[passage.id][1], *lexical, 1 / ranks[passage.id])
+                for (passage, _), vector, lexical in zip(places, near, words, strict=True)
+            ]
+        )
+
+    def _terms(self, text: str) -> list[str]:
+        return self._terms_of(text.replace("_", " "))
+
+    def _idf(self, term: str) -> float:
+        """From 0, in every passage, to 1, in none."""
+        return math.log((self._number + 1) / (self._counts[term] + 0.5)) / math.log(2 * (self._number + 1))
+
+    def _coverage(self, asked: Sequence[str], there: set[str]) -> tuple[float, float]:
+        """The share of the question's words that are there, by rareness, and the rarest that is not."""
+        weights = {term: self._idf(term) for term in asked}
+        if not weights:
+            return 0.0, 0.0
+        covered = sum(weight for term, weight in weights.items() if term in there)
+        named = {term: weight for term, weight in weights.items() if term not in there}
+        return covered / (sum(weights.values()) or 1.0), max(named.values(), default=0.0)
+
+    def _nearness(
+        self, question: str, places: Sequence[tuple[DocumentPassage, Span]], titles: Mapping[str, set[str]]
+    ) -> list[tuple[float, float, float, float]]:
+        """Cosines: with the titles, without, without what the question shares with the titles, and that above the mean."""
+        if self._encoder is None:
+            return [(0.0, 0.0, 0.0, 0.0)] * len(places)
+        sentences = [" ".join(passage.sentence(span).split()) for passage, span in places]
+        titled = [f"{': '.join(passage.titles)}: {text}" for (passage, _), text in zip(places, sentences, strict=True)]
+        stripped = [self._stripped(question, titles[passage.id]) for passage, _ in places]
+        encode: Any = self._encoder.encode
+        queries = encode([question, *stripped], "query")
+        plain, with_titles = encode([*sentences], "passage"), encode(titled, "passage")
+        bare = (queries[1:] * plain).sum(axis=1)
+        means = {
+            file: float(np.mean([value for (p, _), value in zip(places, bare, strict=True) if p.file == file]))
+            for file in {passage.file for passage, _ in places}
+        }
+        return [
+            (float(a), float(b), float(c), float(c) - means[passage.file])
+            for (passage, _), a, b, c in zip(places, with_titles @ queries[0], plain @ queries[0], bare, strict=True)
+        ]
+
+    def _stripped(self, question: str, titles: set[str]) -> str:
+        """The question without rare words that are in the titles."""
+        kept = [
+            word for word in question.split()
+            if not (terms := self._terms(word)) or not all(t in titles and self._idf(t) > 0.3 for t in terms)
+        ]
+        return " ".join(kept) or question
+
+    def _lexical(self, question: str, asked: Sequence[str], kind: str | None, sentence: str) -> tuple[float, float]:
+        """Whether what is asked for is there (1), is not (−1), or is not known (0); shared rare words."""
+        there = set(self._terms(sentence))
+        shared = sum(self._idf(term) for term in set(asked) if term in there)
+        total = sum(self._idf(term) for term in set(asked))
+        if kind is None:
+            return 0.0, shared / (total or 1.0)
+        wanted = {"date": ("date", "number"), "number": ("number", "date"), "name": ("name",)}[kind]
+        news = [fact for fact in facts_of(sentence, question) if fact.text.lower() not in question.lower()]
+        return (1.0 if any(fact.kind in wanted for fact in news) else -1.0), shared / (total or 1.0)
