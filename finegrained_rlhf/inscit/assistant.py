@@ -5,6 +5,7 @@ Joins a retriever, a passage identifier, a reader and a classifier of response t
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from finegrained_rlhf.inscit.conversation import (
     with_type,
 )
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
-from finegrained_rlhf.retrieval.protocol import Retriever
+from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 
@@ -41,6 +42,13 @@ class FindsPassages(Protocol):
 
     def find(self, ids: list[str]) -> dict[str, Passage]:
         """The passages with these ids."""
+
+
+class SearchesPassages(Protocol):
+    """What finds passages (any `retrieval.Retriever` does, or several that are fused)."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The best passages for each query, best first."""
 
 
 class SelectsEvidence(Protocol):
@@ -128,7 +136,7 @@ class Assistant:
     """
 
     corpus: FindsPassages
-    retriever: Retriever
+    retriever: SearchesPassages
     identifier: SelectsEvidence | None
     reader: PolicyGenerator
     types: TextClassifier | None = None
@@ -171,6 +179,12 @@ class Assistant:
             reply = self._reply(turns, evidence, joint=False)
         cited = tuple(CitedPassage(passage, self._spans(passage.text, reply.response)) for passage in evidence)
         return AssistantAnswer(reply.response, cited, kind)
+
+    async def answer_async(
+        self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]] | None = None
+    ) -> AssistantAnswer:
+        """As `answer`, in a thread, so that the loop goes on."""
+        return await asyncio.to_thread(self.answer, dialogue, earlier)
 
     def _candidates(
         self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]]

@@ -19,12 +19,13 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.web.address import LOOPBACK_NAMES
+from finegrained_rlhf.web.ask.routes import SECTION as ASK
 from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
 from finegrained_rlhf.web.page import HERE, Section, render
 from finegrained_rlhf.web.playground.routes import SECTION as PLAYGROUND
 from finegrained_rlhf.web.runs.routes import SECTION as RUNS
 
-SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND)
+SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND, ASK)
 """What the navigation shows, in order; the first one is the first page."""
 
 

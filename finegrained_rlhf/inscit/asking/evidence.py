@@ -187,3 +187,15 @@ class EvidenceScorer:
         wanted = {"date": ("date", "number"), "number": ("number", "date"), "name": ("name",)}[kind]
         news = [fact for fact in facts_of(sentence, question) if fact.text.lower() not in question.lower()]
         return (1.0 if any(fact.kind in wanted for fact in news) else -1.0), shared / (total or 1.0)
+
+
+SHIPPED: dict[bool, EvidenceWeights] = {
+    True: EvidenceWeights(0.0, {"titled": 1.0}, 0.5),
+    False: EvidenceWeights(0.0, {"shared": 1.0}, 0.5),
+}
+"""Weights with a sentence encoder and without one; how they were measured stands in docs/ask.md."""
+
+
+def shipped_weights(encoder: bool) -> EvidenceWeights:
+    """The shipped weights, with a sentence encoder or by words alone."""
+    return SHIPPED[encoder]
