@@ -1,5 +1,6 @@
-"""Answering conversations from documents (chapter 5 of the thesis): an assistant and its identifier of passages, and the
-same for a folder of documents of anybody's.
+"""Answering conversations from documents (chapter 5 of the thesis): an assistant and its identifier of passages.
+
+The same for a folder of documents of anybody's is `asking`.
 """
 
 from finegrained_rlhf.core.exports import lazy_exports

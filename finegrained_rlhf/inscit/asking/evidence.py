@@ -1,15 +1,15 @@
 """Which sentences of passages answer a question, and how probable it is that any does.
 
 A sentence is described by numbers that need no training: how near it is to the question, with and without its titles
-and without the words that the question shares with those; how much of the question its passage and titles cover; whether
-it holds a number, date or name where one is asked for. A logistic model of them gives the probability that the sentence
-answers; its weights are measured on a development set, and so is the threshold below which nothing is answered.
+and without the words that the question shares with those; how much of the question its passage and titles cover, and
+whether a name of it is absent there; whether it holds a number, date or name where one is asked for. A logistic model
+of them gives the probability that the sentence answers; its weights are measured on a development set, and so is the
+threshold below which nothing is answered.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,19 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_rlhf.inscit.asking.expected import expected, named_in
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
 from finegrained_rlhf.retrieval.bm25.postings import WordConfig
 from finegrained_rlhf.retrieval.dense.config import TextEncoder
-from finegrained_rlhf.text.facts import content_words, facts_of
+from finegrained_rlhf.text.facts import content_words
 from finegrained_rlhf.text.segmentation import Span
 
-FEATURES = ("titled", "plain", "stripped", "apart", "covered", "missing", "asked", "shared", "rank")
+FEATURES = ("titled", "plain", "stripped", "apart", "covered", "unnamed", "expected", "shared", "rank")
 """What a sentence is described by, in order (`EvidenceScorer.describe`)."""
-_ASKED = (
-    ("date", re.compile(r"\b(?:when|(?:what|which) (?:year|date|day|month|time)|since when|how old)\b", re.I)),
-    ("number", re.compile(r"\b(?:how (?!do\b|does\b|did\b|can\b|is\b|are\b|was\b)\w+|what (?:price|number|amount)|cost)\b", re.I)),
-    ("name", re.compile(r"\b(?:who|whom|whose|where)\b", re.I)),
-)
 _SENTENCES = 60  # candidates of a question at most
 
 
@@ -87,7 +83,9 @@ class EvidenceScorer:
         weights: of the features.
     """
 
-    def __init__(self, passages: Iterable[DocumentPassage], encoder: TextEncoder | None, weights: EvidenceWeights) -> None:
+    def __init__(
+        self, passages: Iterable[DocumentPassage], encoder: TextEncoder | None, weights: EvidenceWeights
+    ) -> None:
         self._encoder, self.weights = encoder, weights
         self._terms_of = WordConfig("english", "none").terms
         self._counts: Counter[str] = Counter()
@@ -114,16 +112,19 @@ class EvidenceScorer:
     def describe(self, question: str, places: Sequence[tuple[DocumentPassage, Span]]) -> NDArray[np.float64]:
         """The features of sentences, fp64 [N, len(FEATURES)]."""
         asked = self._terms(" ".join(content_words(question)))
-        kind = next((name for name, pattern in _ASKED if pattern.search(question)), None)
+        names = set(self._terms(" ".join(named_in(question))))
         rows: dict[str, tuple[float, float, set[str]]] = {}
         ranks: dict[str, int] = {}
         for passage, _ in places:
             ranks.setdefault(passage.id, len(ranks) + 1)
             if passage.id not in rows:
                 titles = set(self._terms(f"{passage.file} {' '.join(passage.titles)}"))
-                rows[passage.id] = (*self._coverage(asked, titles | set(self._terms(passage.text))), titles)
+                there = titles | set(self._terms(passage.text))
+                unnamed = max((self._idf(name) for name in names - there), default=0.0)
+                rows[passage.id] = (self._share(asked, there), unnamed, titles)
         near = self._nearness(question, places, {id: row[2] for id, row in rows.items()})
-        words = [self._lexical(question, asked, kind, passage.sentence(span)) for passage, span in places]
+        texts = [passage.sentence(span) for passage, span in places]
+        words = [(expected(question, text), self._share(asked, set(self._terms(text)))) for text in texts]
         return np.array(
             [
                 (*vector, rows[passage.id][0], rows[passage.id][1], *lexical, 1 / ranks[passage.id])
@@ -138,19 +139,15 @@ class EvidenceScorer:
         """From 0, in every passage, to 1, in none."""
         return math.log((self._number + 1) / (self._counts[term] + 0.5)) / math.log(2 * (self._number + 1))
 
-    def _coverage(self, asked: Sequence[str], there: set[str]) -> tuple[float, float]:
-        """The share of the question's words that are there, by rareness, and the rarest that is not."""
+    def _share(self, asked: Sequence[str], there: set[str]) -> float:
+        """The share of the question's words that are there, by rareness."""
         weights = {term: self._idf(term) for term in asked}
-        if not weights:
-            return 0.0, 0.0
-        covered = sum(weight for term, weight in weights.items() if term in there)
-        named = {term: weight for term, weight in weights.items() if term not in there}
-        return covered / (sum(weights.values()) or 1.0), max(named.values(), default=0.0)
+        return sum(weight for term, weight in weights.items() if term in there) / (sum(weights.values()) or 1.0)
 
     def _nearness(
         self, question: str, places: Sequence[tuple[DocumentPassage, Span]], titles: Mapping[str, set[str]]
     ) -> list[tuple[float, float, float, float]]:
-        """Cosines: with the titles, without, without what the question shares with the titles, and that above the mean."""
+        """Cosines: with the titles, without, without what question and titles share, and the last above its mean."""
         if self._encoder is None:
             return [(0.0, 0.0, 0.0, 0.0)] * len(places)
         sentences = [" ".join(passage.sentence(span).split()) for passage, span in places]
@@ -170,23 +167,14 @@ class EvidenceScorer:
         ]
 
     def _stripped(self, question: str, titles: set[str]) -> str:
-        """The question without rare words that are in the titles."""
-        kept = [
-            word for word in question.split()
-            if not (terms := self._terms(word)) or not all(t in titles and self._idf(t) > 0.3 for t in terms)
-        ]
+        """The question without names and rare words that are in the titles."""
+        names = {term for name in named_in(question) for term in self._terms(name)}
+        kept = [word for word in question.split() if not self._titled(word, titles, names)]
         return " ".join(kept) or question
 
-    def _lexical(self, question: str, asked: Sequence[str], kind: str | None, sentence: str) -> tuple[float, float]:
-        """Whether what is asked for is there (1), is not (−1), or is not known (0); shared rare words."""
-        there = set(self._terms(sentence))
-        shared = sum(self._idf(term) for term in set(asked) if term in there)
-        total = sum(self._idf(term) for term in set(asked))
-        if kind is None:
-            return 0.0, shared / (total or 1.0)
-        wanted = {"date": ("date", "number"), "number": ("number", "date"), "name": ("name",)}[kind]
-        news = [fact for fact in facts_of(sentence, question) if fact.text.lower() not in question.lower()]
-        return (1.0 if any(fact.kind in wanted for fact in news) else -1.0), shared / (total or 1.0)
+    def _titled(self, word: str, titles: set[str], names: set[str]) -> bool:
+        terms = self._terms(word)
+        return bool(terms) and all(term in titles and (term in names or self._idf(term) > 0.3) for term in terms)
 
 
 SHIPPED: dict[bool, EvidenceWeights] = {

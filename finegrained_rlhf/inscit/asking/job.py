@@ -49,8 +49,8 @@ class Ask(Settings):
         retrievers: more retrievers by name, beside BM25 and the dense one of `encoder`.
         encoder: directory of a sentence encoder; `auto` takes models/mpnet or models/minilm where one is there; `none`
             searches and judges by words alone.
-        reader: `quote` answers with a sentence as it stands; `write` lets a model write; `run` is a reader of ours, a run
-            of `finegrained train-sft` for INSCIT.
+        reader: `quote` answers with a sentence as it stands; `write` lets a model write; `run` is a reader of ours, a
+            run of `finegrained train-sft` for INSCIT.
         model: of the reader: a model or run directory; `auto` takes models/smollm2 where it is there and the reader
             writes; `none` takes none. With `quote` it weighs sentences by how probable the question is behind them.
         llm: a model behind an endpoint that writes in place of `model` (`text_generator@llm=endpoint`).
@@ -157,7 +157,9 @@ class Ask(Settings):
             scores.append((best.probability if best is not None else 0.0, held))
         threshold, worth = best_threshold(scores)
         write_json(self.measure, asdict(replace(assistant.scorer.weights, threshold=threshold)))
-        print(f"threshold {threshold:.4f} ({worth:.3f} right on {len(gold)} questions) -> {self.measure}", file=sys.stderr)
+        print(
+            f"threshold {threshold:.4f} ({worth:.3f} right on {len(gold)} questions) -> {self.measure}", file=sys.stderr
+        )
 
 
 def open_assistant(settings: Ask) -> tuple[DocumentAssistant, list[str]]:
@@ -218,7 +220,10 @@ def index_of(settings: Ask) -> Path:
     if settings.index is not None:
         return Path(settings.index)
     docs = Path(settings.docs).resolve()
-    return Path("outputs/ask") / f"{docs.name}-{hashlib.sha256(str(docs).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    return (
+        Path("outputs/ask")
+        / f"{docs.name}-{hashlib.sha256(str(docs).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    )
 
 
 def _chosen(named: str, usual: Sequence[str]) -> str | None:
@@ -249,7 +254,9 @@ def _reader(settings: Ask) -> tuple[Reader, str]:
     path = _chosen(settings.model, usual)
     if path is None:
         if settings.reader != "quote":
-            raise ConfigError("model: a reader that writes needs one: model=DIR, or llm (make models makes models/smollm2)")
+            raise ConfigError(
+                "model: a reader that writes needs one: model=DIR, or llm (make models makes models/smollm2)"
+            )
         return QuotingReader(), "answers quote"
     from finegrained_rlhf.inference.generator import load_policy
 

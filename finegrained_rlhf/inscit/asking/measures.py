@@ -1,10 +1,10 @@
 """Measures of answers with citations, without a model that judges, and the threshold from which on one is given.
 
 Citation recall is the share of an answer's sentences that all they cite together supports; citation precision the share
-of citations that support their sentence alone, or without which the others would not. Source: Gao et al. (2023), Enabling
-Large Language Models to Generate Text with Citations (ALCE), section 3. ALCE asks a model of natural language inference
-what supports what; here a sentence is supported where its names, numbers and dates stand in what is cited and most of
-its other words do, which sees no negation and no paraphrase.
+of citations that support their sentence alone, or without which the others would not. Source: Gao et al. (2023),
+Enabling Large Language Models to Generate Text with Citations (ALCE), section 3. ALCE asks a model of natural language
+inference what supports what; here a sentence is supported where its names, numbers and dates stand in what is cited and
+most of its other words do, which sees no negation and no paraphrase.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ def measured(questions: Sequence[GoldQuestion], answers: Sequence[DocumentAnswer
         for a in answers
         if a.type == "answer"
     ]
-    sums = {name: sum(getattr(one, name) for one in counts) for name in ("sentences", "recalled", "citations", "precise")}
+    sums = {
+        name: sum(getattr(one, name) for one in counts) for name in ("sentences", "recalled", "citations", "precise")
+    }
     return {
         "answerable": sum(q.fact is not None for q in questions),
         "held": sum(q.fact is not None and a.type == "answer" and q.held(a.citations) for q, a in pairs),

@@ -112,7 +112,9 @@ class KeptEncoder:
 
     def encode_parts(self, passages: Sequence[tuple[str, ...]]) -> NDArray[np.float32]:
         """Vectors of passages by their `parts`, fp32 [N, dimension]; those that are kept are not computed."""
-        keys = [hashlib.blake2b("\0".join((self._name, *parts)).encode(), digest_size=16).digest() for parts in passages]
+        keys = [
+            hashlib.blake2b("\0".join((self._name, *parts)).encode(), digest_size=16).digest() for parts in passages
+        ]
         vectors = np.empty((len(passages), self.dimension), np.float32)
         with closing(sqlite3.connect(self._file, timeout=60)) as base:
             missing = []
@@ -373,7 +375,9 @@ def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, confi
 
 def _passage_rows(base: sqlite3.Connection, words: int) -> Iterator[dict[str, Any]]:
     """Rows of a corpus, with the places that passages have in their documents."""
-    statement = "SELECT file, text, title, blocks FROM files JOIN documents USING (sha) WHERE problem IS NULL ORDER BY file"
+    statement = (
+        "SELECT file, text, title, blocks FROM files JOIN documents USING (sha) WHERE problem IS NULL ORDER BY file"
+    )
     from finegrained_rlhf.inscit.documents.readers import Block
 
     for file, text, title, blocks in base.execute(statement):
@@ -395,7 +399,11 @@ def _with_kept(retrievers: Mapping[str, RetrieverConfig], directory: Path) -> di
     made = dict(retrievers)
     for name, config in retrievers.items():
         encoder = getattr(config, "encoder", None)
-        if isinstance(encoder, EncoderConfig) and encoder.path is not None and not isinstance(encoder, KeptEncoderConfig):
+        if (
+            isinstance(encoder, EncoderConfig)
+            and encoder.path is not None
+            and not isinstance(encoder, KeptEncoderConfig)
+        ):
             kept = KeptEncoderConfig(**asdict(encoder), kept=str(directory / "documents.sqlite"))
             made[name] = replace(config, encoder=kept, progress=False)  # type: ignore[type-var]
     return made

@@ -75,7 +75,9 @@ def cut_document(document: Document, file: str, words: int = WORDS) -> list[Docu
     return passages
 
 
-def _passage(document: Document, file: str, titles: tuple[str, ...], spans: Sequence[Span], number: int) -> DocumentPassage:
+def _passage(
+    document: Document, file: str, titles: tuple[str, ...], spans: Sequence[Span], number: int
+) -> DocumentPassage:
     start, end = spans[0][0], spans[-1][1]
     return DocumentPassage(f"{file}#{number}", file, titles, document.text[start:end], start, tuple(spans))
 
@@ -122,7 +124,10 @@ def _sentences(text: str, block: Block, segmenter: Segmenter) -> Iterator[Span]:
 
 def _pieces(text: str, start: int, end: int, longest: int) -> Iterator[Span]:
     while end - start > longest:
-        blank = max(text.rfind(" ", start + longest // 2, start + longest), text.rfind("\n", start + longest // 2, start + longest))
+        blank = max(
+            text.rfind(" ", start + longest // 2, start + longest),
+            text.rfind("\n", start + longest // 2, start + longest),
+        )
         cut = blank if blank > 0 else start + longest
         yield start, cut
         start = cut

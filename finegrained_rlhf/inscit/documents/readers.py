@@ -1,7 +1,8 @@
 """Documents of several formats as one text with blocks and headings, whose places are characters of that text.
 
-Of text and Markdown the text is the file's own, as Python's `read_text` gives it, so that a place in it is a place in the
-file. Of HTML, PDF and DOCX it is what was extracted, which the index keeps. Nothing in a document is executed or fetched.
+Of text and Markdown the text is the file's own, as Python's `read_text` gives it, so that a place in it is a place in
+the file. Of HTML, PDF and DOCX it is what was extracted, which the index keeps. Nothing in a document is executed or
+fetched.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Document:
 def read_text(data: bytes) -> Document:
     """Plain text: paragraphs are parted by blank lines."""
     text = _decoded(data)
-    return Document(text, tuple(_trimmed(text, ((m.start(), m.end(), 0) for m in re.finditer(r"(?:[^\n]+\n?)+", text)))))
+    return Document(
+        text, tuple(_trimmed(text, ((m.start(), m.end(), 0) for m in re.finditer(r"(?:[^\n]+\n?)+", text))))
+    )
 
 
 def read_markdown(data: bytes) -> Document:
@@ -82,7 +85,11 @@ def read_markdown(data: bytes) -> Document:
         elif token.type in ("paragraph_open", "html_block"):
             found.append((lines[first], lines[last], 0))
         else:  # code, and rows of a table
-            found += [(lines[n], lines[n + 1], 0) for n in range(first, last) if not re.match(r"\s*(```|~~~)", text[lines[n] :][:9])]
+            found += [
+                (lines[n], lines[n + 1], 0)
+                for n in range(first, last)
+                if not re.match(r"\s*(```|~~~)", text[lines[n] :][:9])
+            ]
     title = _TITLE.search(front[1]) if front else None
     return Document(text, tuple(_trimmed(text, sorted(set(found)))), title[1].strip("\"'") if title else "")
 
@@ -108,7 +115,9 @@ def read_html(data: bytes) -> Document:
         elif tag.find((*_HEADINGS, *_HTML_BLOCKS)) is None:
             parts.append((tag.get_text(), _HEADINGS.index(tag.name) + 1 if tag.name in _HEADINGS else 0))
         else:  # words beside blocks
-            inline = (child for child in tag.children if child.name not in (*_HEADINGS, *_HTML_BLOCKS, "ul", "ol", "table"))
+            inline = (
+                child for child in tag.children if child.name not in (*_HEADINGS, *_HTML_BLOCKS, "ul", "ol", "table")
+            )
             parts.append((" ".join(child.get_text() for child in inline if child.find(_HTML_BLOCKS) in (None, -1)), 0))
     return _joined(parts or [(soup.get_text(" "), 0)], title)
 

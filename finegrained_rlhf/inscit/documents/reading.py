@@ -30,7 +30,9 @@ class ReadingProcess:
     def __enter__(self) -> ReadingProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._end()
 
     def read(self, name: str, data: bytes) -> Document:

@@ -80,7 +80,11 @@ def answers(request: Request, asked: Asked) -> JSONResponse:
     id, session = _desk(request).session(asked.index, asked.session)
     answer = session.ask(asked.question)
     looked = [
-        {"text": one.passage.text, "titles": list(one.passage.titles), "sentences": list(map(list, one.passage.sentences))}
+        {
+            "text": one.passage.text,
+            "titles": list(one.passage.titles),
+            "sentences": list(map(list, one.passage.sentences)),
+        }
         for one in answer.searched.passages
     ]
     return JSONResponse({"session": id, "turn": len(session.turns) - 1, "looked": looked, **answer.row()})
@@ -118,4 +122,3 @@ def feedback(request: Request, said: Said) -> JSONResponse:
 def _given(passages: list[Passage]) -> list[Passage]:
     """The passages that an answer was given from, with their titles in words."""
     return [Passage(one.id, one.title.replace(" [SEP] ", ": "), one.spans) for one in passages]
-
