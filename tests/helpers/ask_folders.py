@@ -273,6 +273,52 @@ STYLES: dict[str, Style] = {
         OFF,
         listed=0.6,
     ),
+    "registry": Style(
+        lambda r: f"the {word(r)} {r.choice(('vault', 'bridge', 'depot', 'reactor', 'archive', 'pump house'))}",
+        "Register",
+        ("General", "Access", "History", "Upkeep"),
+        (
+            "Entries are checked once a quarter.",
+            "Older sheets are kept in the cellar.",
+            "Spelling follows the map.",
+            "Visitors sign in at the gate.",
+            "The sheet replaces all earlier ones.",
+            "Questions go to the front desk.",
+            "A copy lies with the district.",
+            "Photographs are filed elsewhere.",
+        ),
+        (
+            A(
+                ("The access code of {e} is {v}.",),
+                ("What is the access code of {e}?", "Which code opens {e}?"),
+                number(1000, 9999),
+            ),
+            A(("The caretaker of {e} is {v}.",), ("Who is the caretaker of {e}?", "Who takes care of {e}?"), person),
+            A(("{e} was painted {v}.",), ("What colour is {e}?", "In which colour was {e} painted?"), COLOURS),
+            A(
+                ("{e} was built in {v}.",),
+                ("When was {e} built?", "In what year was {e} constructed?"),
+                number(1850, 1999),
+            ),
+            A(
+                ("The floor area of {e} is {v}.",),
+                ("What is the floor area of {e}?", "How large is {e}?"),
+                number(40, 900, "{} square metres"),
+            ),
+            A(("{e} is owned by {v}.",), ("Who owns {e}?", "To which company does {e} belong?"), named("{} Limited")),
+            A(
+                ("Repairs of {e} cost {v} last year.",),
+                ("How much did repairs of {e} cost?", "What was spent on mending {e}?"),
+                number(2, 90, "{},000 euros"),
+            ),
+            A(
+                ("The alarm of {e} is tested every {v}.",),
+                ("How often is the alarm of {e} tested?", "On which day is the alarm of {e} tried?"),
+                pick("Monday", "Tuesday", "Friday"),
+            ),
+        ),
+        OFF,
+    ),
     # Below: never used to choose weights or thresholds.
     "chronicle": Style(
         person,
@@ -575,7 +621,7 @@ STYLES: dict[str, Style] = {
         OFF,
     ),
 }
-DEV, TEST = ("handbook", "travel", "services"), ("chronicle", "laboratory", "minutes", "garden", "museum")
+DEV, TEST = ("handbook", "travel", "services", "registry"), ("chronicle", "laboratory", "minutes", "garden", "museum")
 
 
 def make_folder(

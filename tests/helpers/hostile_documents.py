@@ -65,8 +65,8 @@ def hostile_files(marker: Path) -> dict[str, bytes]:
     says = f"open({str(marker)!r}, 'w')"
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", b"\0" * 300_000_000)
-    deep = "<div>" * 20_000 + "x" + "</div>" * 20_000
+        archive.writestr("word/document.xml", b"\0" * 210_000_000)
+    deep = "<div>" * 5_000 + "x" + "</div>" * 5_000
     text = b"BT /F1 12 Tf 10 100 Td (The tower of Pdf is made of glass.) Tj ET"
     laughs = (
         "<!DOCTYPE d ["
@@ -82,8 +82,8 @@ def hostile_files(marker: Path) -> dict[str, bytes]:
         "half.md": b"\xed\xa0\x80 half a character",
         "utf16.txt": "The bridge of Utf was opened in 1921.".encode("utf-16"),
         "bom.md": "﻿# Marked\n\nThe mark comes first.\n".encode(),
-        "long_line.txt": b"word " * 200_000,
-        "no_blanks.txt": b"x" * 1_000_000,
+        "long_line.txt": b"word " * 20_000,
+        "no_blanks.txt": b"x" * 100_000,
         "brackets.md": b"[" * 100_000,
         "quotes.md": b">" * 20_000 + b" deep",
         "fence.md": b"```\nnever closed\n" * 500,
@@ -97,7 +97,7 @@ def hostile_files(marker: Path) -> dict[str, bytes]:
         "script.html": f"<p>The gate is red.</p><script>{says}</script><style>@import url(http://127.0.0.1:9/x)</style>".encode(),
         "deep.html": deep.encode(),
         "broken.html": b"<p><b><table><tr><td>The well <p>is deep</b></tr",
-        "entities.html": b"<p>" + b"&amp;" * 50_000 + b"</p>",
+        "entities.html": b"<p>" + b"&amp;" * 10_000 + b"</p>",
         "not_html.html": bytes(range(128, 256)) * 100,
         "not_a.pdf": b"%PDF-1.4\nnothing",
         "cut.pdf": pdf(text)[:300],

@@ -161,11 +161,10 @@ class DocumentAssistant:
 
     def _meant(self, likely: Sequence[Candidate]) -> list[Candidate]:
         """The best sentence and those of other documents that are as good and say something else."""
-        best, close = likely[0], self.scorer.weights.close
-        odds = best.probability / max(1 - best.probability, 1e-9)
+        best = likely[0]
         meant = {best.passage.file: best}
         for one in likely[1:]:
-            near = one.probability / max(1 - one.probability, 1e-9) >= odds * (1 - close)
+            near = one.log_odds >= best.log_odds - self.scorer.weights.close
             if near and " ".join(one.text.split()) not in [" ".join(m.text.split()) for m in meant.values()]:
                 meant.setdefault(one.passage.file, one)
         titles = {one.passage.titles for one in meant.values()}

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from finegrained_rlhf.retrieval.dense.config import TextEncoder
 from finegrained_rlhf.text.facts import content_words
 from finegrained_rlhf.text.segmentation import Span
 
-FEATURES = ("titled", "plain", "stripped", "apart", "covered", "unnamed", "expected", "shared", "rank")
+FEATURES = ("titled", "stripped", "apart", "covered", "unnamed", "expected", "shared", "rank")
 """What a sentence is described by, in order (`EvidenceScorer.describe`)."""
 _SENTENCES = 60  # candidates of a question at most
 
@@ -45,6 +44,12 @@ class Candidate:
     span: Span
     probability: float
     features: tuple[float, ...] = field(repr=False, default=())
+
+    @property
+    def log_odds(self) -> float:
+        """Of its probability."""
+        p = min(max(self.probability, 1e-9), 1 - 1e-9)
+        return math.log(p / (1 - p))
 
     @property
     def text(self) -> str:
@@ -121,7 +126,7 @@ class EvidenceScorer:
                 titles = set(self._terms(f"{passage.file} {' '.join(passage.titles)}"))
                 there = titles | set(self._terms(passage.text))
                 unnamed = max((self._idf(name) for name in names - there), default=0.0)
-                rows[passage.id] = (self._share(asked, there), unnamed, titles)
+                rows[passage.id] = (self._share(asked, there), unnamed, titles | (names & there))
         near = self._nearness(question, places, {id: row[2] for id, row in rows.items()})
         texts = [passage.sentence(span) for passage, span in places]
         words = [(expected(question, text), self._share(asked, set(self._terms(text)))) for text in texts]
@@ -146,31 +151,27 @@ class EvidenceScorer:
 
     def _nearness(
         self, question: str, places: Sequence[tuple[DocumentPassage, Span]], titles: Mapping[str, set[str]]
-    ) -> list[tuple[float, float, float, float]]:
-        """Cosines: with the titles, without, without what question and titles share, and the last above its mean."""
+    ) -> list[tuple[float, float, float]]:
+        """Cosines: with the titles; of both without the names that the titles have; how far that is above its mean."""
         if self._encoder is None:
-            return [(0.0, 0.0, 0.0, 0.0)] * len(places)
+            return [(0.0, 0.0, 0.0)] * len(places)
+        names = {term for name in named_in(question) for term in self._terms(name)}
+        bare_questions = [self._stripped(question, titles[passage.id], names) for passage, _ in places]
         sentences = [" ".join(passage.sentence(span).split()) for passage, span in places]
         titled = [f"{': '.join(passage.titles)}: {text}" for (passage, _), text in zip(places, sentences, strict=True)]
-        stripped = [self._stripped(question, titles[passage.id]) for passage, _ in places]
-        encode: Any = self._encoder.encode
-        queries = encode([question, *stripped], "query")
-        plain, with_titles = encode([*sentences], "passage"), encode(titled, "passage")
-        bare = (queries[1:] * plain).sum(axis=1)
-        means = {
-            file: float(np.mean([value for (p, _), value in zip(places, bare, strict=True) if p.file == file]))
-            for file in {passage.file for passage, _ in places}
-        }
-        return [
-            (float(a), float(b), float(c), float(c) - means[passage.file])
-            for (passage, _), a, b, c in zip(places, with_titles @ queries[0], plain @ queries[0], bare, strict=True)
-        ]
+        pairs = zip(places, sentences, strict=True)
+        bare = [self._stripped(text, titles[passage.id], names) for (passage, _), text in pairs]
+        questions = self._encoder.encode([question, *bare_questions], "query")
+        texts = self._encoder.encode([*titled, *bare], "passage")
+        near = (questions[1:] * texts[len(titled) :]).sum(axis=1)
+        files = [passage.file for passage, _ in places]
+        means = {file: float(np.mean([v for f, v in zip(files, near, strict=True) if f == file])) for file in files}
+        whole = texts[: len(titled)] @ questions[0]
+        return [(float(a), float(b), float(b) - means[f]) for a, b, f in zip(whole, near, files, strict=True)]
 
-    def _stripped(self, question: str, titles: set[str]) -> str:
-        """The question without names and rare words that are in the titles."""
-        names = {term for name in named_in(question) for term in self._terms(name)}
-        kept = [word for word in question.split() if not self._titled(word, titles, names)]
-        return " ".join(kept) or question
+    def _stripped(self, text: str, titles: set[str], names: set[str]) -> str:
+        """A text without the names and rare words that the titles have."""
+        return " ".join(word for word in text.split() if not self._titled(word, titles, names)) or text
 
     def _titled(self, word: str, titles: set[str], names: set[str]) -> bool:
         terms = self._terms(word)
@@ -178,8 +179,22 @@ class EvidenceScorer:
 
 
 SHIPPED: dict[bool, EvidenceWeights] = {
-    True: EvidenceWeights(0.0, {"titled": 1.0}, 0.5),
-    False: EvidenceWeights(0.0, {"shared": 1.0}, 0.5),
+    True: EvidenceWeights(
+        -3.38,
+        {
+            "titled": 2.59,
+            "stripped": 2.50,
+            "apart": 3.19,
+            "covered": 1.0,
+            "unnamed": -4.32,
+            "expected": 2.19,
+            "rank": 0.81,
+        },
+        threshold=0.786,
+    ),
+    False: EvidenceWeights(
+        -0.6, {"covered": 1.51, "unnamed": -3.77, "expected": 1.41, "shared": 0.72, "rank": 1.46}, threshold=0.86
+    ),
 }
 """Weights with a sentence encoder and without one; how they were measured stands in docs/ask.md."""
 

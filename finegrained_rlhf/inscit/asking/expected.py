@@ -57,7 +57,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("date", r"\b(?:when|since when|by when|dates?|deadline|due)\b", _DATE),
     (
         "number",
-        r"how (?:many|much|big|large|small|fast)\b|\b(?:number|percentage|share|amount|port|how few)\b",
+        r"how (?:many|much|big|large|small|fast)\b|\b(?:number|percentage|share|amount|how few)\b",
         rf"\d|\b(?:{'|'.join(NUMBER_WORDS)}|dozens?|hundred|thousand|none|no)\b",
     ),
 )
@@ -65,6 +65,12 @@ KINDS: tuple[tuple[str, str, str], ...] = (
 _KINDS = tuple((re.compile(asks, re.IGNORECASE), re.compile(has, re.IGNORECASE)) for _, asks, has in KINDS)
 _NAMED = re.compile(
     r"\b(?:who|whom|whose|where)\b|(?:what|which) (?:town|city|country|place|person|team|company)", re.IGNORECASE
+)
+
+_WHERE = re.compile(r"\bwhere\b|(?:what|which) (?:town|city|country|place)", re.IGNORECASE)
+"""What may also be answered without a name: in the second drawer."""
+_PLACED = re.compile(
+    r"\b(?:in|at|near|to|from|on|by|behind|of|region|town|city|:)(?: the)?(?: \w+){0,2} $|^$", re.IGNORECASE
 )
 
 
@@ -83,8 +89,10 @@ def expected(question: str, sentence: str) -> float:
             return 1.0 if has.search(sentence) else -1.0
     if _NAMED.search(question):
         asked = question.lower()
-        named = any(fact.kind == "name" and fact.text.lower() not in asked for fact in facts_of(sentence, question))
-        return 1.0 if named or re.search(r"\broom \w*\d", sentence) else -1.0
+        names = [f for f in facts_of(sentence, question) if f.kind == "name" and f.text.lower() not in asked]
+        if _WHERE.search(question):
+            return 1.0 if any(_PLACED.search(sentence[: name.start]) for name in names) else 0.0
+        return 1.0 if any(" " in name.text for name in names) else -0.5 if names else -1.0
     return 0.0
 
 

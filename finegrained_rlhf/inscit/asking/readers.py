@@ -7,7 +7,6 @@ fixed form, of a local model a sentence is attributed to what makes it most prob
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from finegrained_rlhf.core.generation.asking import TRIES, ask, fenced
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import Choice, Records, ReplySchema, Text
 from finegrained_rlhf.core.records import Prompt, pad_rows
+from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.generator import PolicyGenerator
+from finegrained_rlhf.inference.inputs import prompts_for
 from finegrained_rlhf.inscit.asking.evidence import Candidate
 from finegrained_rlhf.inscit.asking.records import AnswerType
-from finegrained_rlhf.inscit.assistant import Assistant, AssistantSettings
-from finegrained_rlhf.inscit.conversation import CLARIFICATION, NO_INFORMATION, EvidencePassage, corpus_evidence
+from finegrained_rlhf.inscit.assistant import AssistantSettings, read_evidence
+from finegrained_rlhf.inscit.conversation import NO_INFORMATION, corpus_evidence
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.segmentation import shared_segmenter
 
@@ -92,31 +93,29 @@ def before_question(candidate: Candidate) -> str:
 
 @dataclass
 class QuotingReader:
-    """Answers with a sentence of a document, as it stands.
+    """Answers with a sentence of a document as it stands, and with the next one where it is nearly as probable.
 
     Attributes:
         likelihood: weighs sentences by the question's probability behind them; None takes the most probable answer.
         weight: of a nat of a token of the question, in log odds.
         looked: sentences that are weighed.
+        near: log odds by which the second sentence may be less probable.
     """
 
     likelihood: Likelihood | None = None
     weight: float = 1.0
     looked: int = 4
+    near: float = 0.6
 
     def read(self, dialogue: Sequence[str], question: str, candidates: Sequence[Candidate]) -> Reading:
-        """The sentence (`Reader`)."""
-        best = list(candidates[: self.looked])
+        """The sentence or two (`Reader`)."""
+        best = [(one.log_odds, one) for one in candidates[: self.looked]]
         if self.likelihood is not None and len(best) > 1:
-            means = self.likelihood.means([before_question(one) for one in best], question)
-            worth = [_log_odds(one) + self.weight * mean for one, mean in zip(best, means, strict=True)]
-            best = [best[worth.index(max(worth))]]
-        return Reading("answer", ((" ".join(best[0].text.split()), (best[0],)),))
-
-
-def _log_odds(candidate: Candidate) -> float:
-    p = min(max(candidate.probability, 1e-9), 1 - 1e-9)
-    return math.log(p / (1 - p))
+            means = self.likelihood.means([before_question(one) for _, one in best], question)
+            best = [(odds + self.weight * mean, one) for (odds, one), mean in zip(best, means, strict=True)]
+            best.sort(key=lambda pair: -pair[0])
+        quoted = [one for worth, one in best[:2] if worth >= best[0][0] - self.near]
+        return Reading("answer", tuple((" ".join(one.text.split()), (one,)) for one in quoted))
 
 
 INSTRUCTIONS = """\
@@ -193,9 +192,6 @@ class LocalReader:
 
     def read(self, dialogue: Sequence[str], question: str, candidates: Sequence[Candidate]) -> Reading:
         """The model's answer (`Reader`)."""
-        from finegrained_rlhf.feedback.prompt_files import PromptInput
-        from finegrained_rlhf.inference.inputs import prompts_for
-
         shown = list(candidates[: self.looked])
         facts = "\n".join(f"- {': '.join(c.passage.titles)}: {' '.join(c.text.split())}" for c in shown)
         text = f"Notes:\n{facts}\n\nAnswer in one sentence, from the notes alone: {question}"
@@ -217,12 +213,12 @@ def attributed(text: str, candidates: Sequence[Candidate], likelihood: Likelihoo
 
 @dataclass
 class PolicyReader:
-    """A reader of ours, trained for INSCIT: `Assistant` with the passages of the most probable sentences as evidence.
+    """A reader of ours that was trained for INSCIT; it reads the passages of the most probable sentences.
 
     Attributes:
         generator: the run.
         passages: that it reads.
-        settings: of the assistant.
+        settings: limits of its prompt and response.
     """
 
     generator: PolicyGenerator
@@ -233,33 +229,8 @@ class PolicyReader:
         """The run's answer (`Reader`)."""
         given = list({one.passage.id: one.passage for one in candidates}.values())[: self.passages]
         evidence = [corpus_evidence(passage.record()) for passage in given]
-        assistant = Assistant(
-            _Given(evidence), _Given(evidence), _Given(evidence), self.generator, settings=self.settings
-        )
-        said = assistant.answer([*dialogue[:-1], question])
-        if said.response == NO_INFORMATION:
+        said = read_evidence(self.generator, [*dialogue[:-1], question], evidence, self.settings).response
+        if said == NO_INFORMATION:
             return Reading("not in these documents")
-        kind: AnswerType = "clarification" if said.response_type == CLARIFICATION else "answer"
         chosen = [one for one in candidates if one.passage in given]
-        return Reading(kind, attributed(said.response, chosen, Likelihood(self.generator)))
-
-
-class _Given:
-    """Passages that were found already, as corpus, retriever and identifier of an assistant."""
-
-    def __init__(self, evidence: Sequence[EvidencePassage]) -> None:
-        self._evidence = list(evidence)
-
-    def find(self, ids: list[str]) -> dict[str, Any]:
-        from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
-
-        known = {one.id: Passage.uncut(one.id, one.text, PART_SEPARATOR.join(one.titles)) for one in self._evidence}
-        return {name: known[name] for name in ids}
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Any]]:
-        from finegrained_rlhf.retrieval.protocol import Hit
-
-        return [[Hit(one.id, -float(rank)) for rank, one in enumerate(self._evidence[:k])] for _ in queries]
-
-    def select(self, context: Any, earlier: Any, candidates: Sequence[EvidencePassage]) -> tuple[str, ...]:
-        return tuple(one.id for one in candidates)
+        return Reading("answer", attributed(said, chosen, Likelihood(self.generator)))

@@ -27,7 +27,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.documents.passages import WORDS, DocumentPassage, cut_document
-from finegrained_rlhf.inscit.documents.readers import READERS, Document
+from finegrained_rlhf.inscit.documents.readers import NEEDS, READERS, Block, Document
 from finegrained_rlhf.inscit.documents.reading import ReadingProcess
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig, TextEncoder, TextKind
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
@@ -312,6 +312,7 @@ def _read_all(
                 if problem is None:
                     read += 1
                     sha, problem = _read_one(path, name, base, reading)
+                    size = -1 if problem is not None and problem.startswith(NEEDS) else size  # it is tried again
                 base.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (name, size, changed, sha, problem))
             if problem is not None:
                 left.append(Left(name, problem))
@@ -378,8 +379,6 @@ def _passage_rows(base: sqlite3.Connection, words: int) -> Iterator[dict[str, An
     statement = (
         "SELECT file, text, title, blocks FROM files JOIN documents USING (sha) WHERE problem IS NULL ORDER BY file"
     )
-    from finegrained_rlhf.inscit.documents.readers import Block
-
     for file, text, title, blocks in base.execute(statement):
         document = Document(text, tuple(Block(*block) for block in json.loads(blocks)), title)
         for passage in cut_document(document, file, words):

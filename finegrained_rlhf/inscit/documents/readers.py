@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
 
+NEEDS = "needs"
+"""How the problem of a file begins that another package would read."""
 LONGEST = 20_000_000
 """Characters of a document at most."""
 _UNPACKED = 200_000_000  # bytes of a DOCX's members, as its directory says and as they are read
@@ -25,7 +28,10 @@ _LIST = re.compile(r"[ \t]*(?:>[ \t]?)*(?:(?:[-*+•]|\d{1,9}[.)])[ \t]+)?(?:\[[
 _TITLE = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _HIDDEN = ("script", "style", "template", "noscript", "head", "svg", "iframe", "object", "form", "nav")
 _HEADINGS = tuple(f"h{level}" for level in range(1, 7))
-_HTML_BLOCKS = tuple("body main p li pre blockquote td th dt dd figcaption div section article tr".split())
+_HTML_BLOCKS = (
+    *_HEADINGS,
+    *"body main p li pre blockquote dt dd figcaption div section article aside header footer ul ol table".split(),
+)
 
 
 @dataclass(frozen=True)
@@ -107,19 +113,21 @@ def read_html(data: bytes) -> Document:
     for tag in soup("br"):
         tag.replace_with("\n")
     parts: list[tuple[str, int]] = []
-    for tag in soup.find_all([*_HEADINGS, *_HTML_BLOCKS]):
-        if tag.find_parent(("tr", *_HEADINGS)) is not None:
+    before: tuple[object, object] = (None, None)
+    for words in soup.find_all(string=True):
+        if type(words) is not bs4.NavigableString:  # a comment, a declaration
             continue
-        if tag.name == "tr":
-            parts.append((" | ".join(cell.get_text() for cell in tag(("td", "th"))), 0))
-        elif tag.find((*_HEADINGS, *_HTML_BLOCKS)) is None:
-            parts.append((tag.get_text(), _HEADINGS.index(tag.name) + 1 if tag.name in _HEADINGS else 0))
-        else:  # words beside blocks
-            inline = (
-                child for child in tag.children if child.name not in (*_HEADINGS, *_HTML_BLOCKS, "ul", "ol", "table")
-            )
-            parts.append((" ".join(child.get_text() for child in inline if child.find(_HTML_BLOCKS) in (None, -1)), 0))
-    return _joined(parts or [(soup.get_text(" "), 0)], title)
+        block = next((one for one in words.parents if one.name in _HTML_BLOCKS), soup)
+        cell = next((one for one in words.parents if one.name in ("td", "th")), None)
+        place = block if cell is None else cell.parent
+        if place is before[0]:
+            parts[-1] = (parts[-1][0] + (" | " if cell is not before[1] else "") + words, parts[-1][1])
+        elif words.strip():
+            parts.append((str(words), _HEADINGS.index(block.name) + 1 if block.name in _HEADINGS else 0))
+        else:
+            continue
+        before = place, cell
+    return _joined(parts, title)
 
 
 def read_pdf(data: bytes) -> Document:
@@ -173,12 +181,11 @@ def read_document(name: str, data: bytes) -> Document:
         data: its bytes.
 
     Raises:
-        DataError: it cannot be read; says in one line why.
-        ConfigError: a package of the extra `ask` is missing.
+        DataError: it cannot be read, or a package of the extra `ask` is missing; says in one line why.
     """
     try:
         document = READERS[Path(name).suffix.lower()](data)
-    except (DataError, ConfigError):
+    except DataError:
         raise
     except RecursionError:
         raise DataError("is nested too deeply") from None
@@ -192,11 +199,11 @@ def read_document(name: str, data: bytes) -> Document:
     return document
 
 
-def _library(module: str, package: str) -> object:
+def _library(module: str, package: str) -> Any:
     try:
         return __import__(module)
     except ModuleNotFoundError:
-        raise ConfigError(f"needs {package}: pip install 'finegrained-rlhf[ask]'") from None
+        raise DataError(f"{NEEDS} {package}: pip install 'finegrained-rlhf[ask]'") from None
 
 
 def _decoded(data: bytes) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.inscit.documents.readers import Document, read_document
 
 _MEMORY = 4 * 2**30  # bytes of address space that reading may take
@@ -44,7 +45,6 @@ class ReadingProcess:
 
         Raises:
             DataError: it cannot be read, or not in time or memory.
-            ConfigError: a package of the extra `ask` is missing.
         """
         connection = self._begin()
         try:
@@ -60,8 +60,7 @@ class ReadingProcess:
             raise
         if isinstance(answer, Document):
             return answer
-        kind, problem = answer
-        raise ConfigError(problem) if kind == "config" else DataError(problem)
+        raise DataError(answer)
 
     def _begin(self) -> Connection:
         if self._connection is None:
@@ -87,19 +86,18 @@ class ReadingProcess:
 
 def _serve(connection: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what libraries complain about is said in a line
     connection.send("ready")
     while True:
         try:
             name, data = connection.recv()
         except (EOFError, OSError, KeyboardInterrupt):
             return
-        answer: Any
+        answer: Document | str
         try:
             answer = read_document(name, data)
-        except ConfigError as error:
-            answer = ("config", str(error))
         except DataError as error:
-            answer = ("data", error.problem)
+            answer = error.problem
         except MemoryError:
-            answer = ("data", "takes too much memory to read")
+            answer = "takes too much memory to read"
         connection.send(answer)
