@@ -170,7 +170,7 @@ def test_citation_counts_by_hand() -> None:
 def test_a_threshold_serves_both_kinds_of_question() -> None:
     scores = [(0.9, True), (0.7, True), (0.6, False), (0.3, True), (0.5, None), (0.2, None)]
     threshold, worth = best_threshold(scores)
-    assert 0.2 < threshold < 0.3 and worth == pytest.approx((3 / 4 + 1 / 2) / 2)
+    assert 0.5 < threshold < 0.7 and worth == pytest.approx((2 / 4 + 2 / 2) / 2)
     with pytest.raises(DataError, match="with and without"):
         best_threshold([(0.5, None)])
 

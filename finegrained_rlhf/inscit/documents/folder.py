@@ -228,9 +228,10 @@ class DocumentIndex:
         return str(row[0])
 
     def retrievers(self) -> dict[str, Retriever]:
-        """The retrievers, opened. Raises what `RetrieverConfig.open` does."""
-        configs = _with_kept(self.config.retrievers, self.directory)
-        return {name: config.open(self._generation / name) for name, config in configs.items()}
+        """Those of the retrievers that the index was made with, opened. Raises what `RetrieverConfig.open` does."""
+        configs = _with_kept(self.config.retrievers, self.directory).items()
+        there = [(name, config) for name, config in configs if (self._generation / name).is_dir()]
+        return {name: config.open(self._generation / name) for name, config in there}
 
 
 def update_index(docs: str | Path, directory: str | Path, config: FolderConfig, progress: bool = True) -> FolderReport:

@@ -13,6 +13,7 @@ from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
 WORDS = 120
 """Words of a passage, about: it ends behind the sentence that reaches them."""
 _LONGEST = 1_500  # characters of a sentence at most; more is cut where there is white space
+_NO_WORD = re.compile(r"\S{400}")  # such a piece is no language, and takes tokenizers of words for ever
 _TITLE = 160  # characters of a title
 
 
@@ -117,8 +118,10 @@ def _title(text: str) -> str:
 
 def _sentences(text: str, block: Block, segmenter: Segmenter) -> Iterator[Span]:
     """The sentences of a block; a piece of text that never ends is cut before it is looked at."""
-    for start, end in _pieces(text, block.start, block.end, 20 * _LONGEST):
-        for first, last in segmenter.sentences(text[start:end]):
+    for start, end in _pieces(text, block.start, block.end, 4 * _LONGEST):
+        words = not _NO_WORD.search(text, start, end)
+        spans = segmenter.sentences(text[start:end]) if words else [(0, end - start)]
+        for first, last in spans:
             yield from _pieces(text, start + first, start + last, _LONGEST)
 
 
