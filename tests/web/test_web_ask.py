@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from ask_served import FILES, QUESTION, make_served
-from served_toy import client_of
+from served import client_of
 from starlette.testclient import TestClient
 
 from finegrained_rlhf.feedback.reading import read_feedback
