@@ -45,7 +45,7 @@ class FindsPassages(Protocol):
 
 
 class SearchesPassages(Protocol):
-    """What finds passages (any `retrieval.Retriever` does, or several that are fused)."""
+    """What finds passages: any `Retriever`, or several that are fused."""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best passages for each query, best first."""

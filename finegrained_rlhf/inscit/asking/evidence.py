@@ -190,7 +190,7 @@ SHIPPED: dict[bool, EvidenceWeights] = {
             "expected": 2.20,
             "rank": 0.93,
         },
-        threshold=0.80,
+        threshold=0.77,
     ),
     False: EvidenceWeights(
         -1.48, {"covered": 1.34, "unnamed": -4.56, "expected": 2.71, "shared": 1.53, "rank": 1.55}, threshold=0.87
