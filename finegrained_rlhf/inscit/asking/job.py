@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -104,7 +105,8 @@ class Ask(Settings):
         from finegrained_rlhf.inscit.asking.measures import read_questions
 
         gold = None if self.questions is None else read_questions(self.questions)
-        assistant, lines = open_assistant(self)
+        with redirect_stdout(sys.stderr):  # libraries greet there
+            assistant, lines = open_assistant(self)
         for line in lines:
             print(line, file=sys.stderr, flush=True)
         if gold is not None:
