@@ -20,8 +20,8 @@ from finegrained_rlhf.metrics.grounding import plain_words
 
 ROOT = Path(__file__).parents[2]
 LEAST = {"garden": (12, 4), "museum": (9, 3), "minutes": (6, 4), "chronicle": (6, 3), "laboratory": (6, 3)}
-"""Facts cited of 15, and refusals of 5, at least. 12 and 4 are wanted; where less stands, questions and documents share so
-few words that MiniLM does not reach it (docs/ask.md has what was measured)."""
+"""Facts cited of 15, and refusals of 5, at least. 12 and 4 are wanted; where less stands, questions and documents share
+so few words that MiniLM does not reach it (docs/ask.md has what was measured)."""
 SEEDS = {style: 1000 + number for number, style in enumerate(TEST)}
 
 
