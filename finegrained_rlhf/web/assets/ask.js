@@ -81,7 +81,8 @@
       item.append(cite(index, citation, citation.file), element("q", citation.text));
       find("citations").append(item);
     }
-    find("searched").querySelector("summary").textContent = given.looked.length + " passages looked at, by " + given.searched.retrievers.join(" and ");
+    find("searched").querySelector("summary").textContent =
+      given.looked.length + (given.looked.length === 1 ? " passage" : " passages") + " looked at, by " + given.searched.retrievers.join(" and ");
     find("searched").querySelector(".note").textContent =
       "Probability that the best sentence answers; below " + given.searched.threshold.toFixed(2) + " nothing is answered.";
     given.searched.passages.forEach((place, number) => {
