@@ -1,8 +1,16 @@
-"""Answering conversations from documents: an assistant, and its identifier of passages (chapter 5 of the thesis)."""
+"""Answering conversations from documents (chapter 5 of the thesis): an assistant and its identifier of passages.
+
+The same for a folder of documents of anybody's is `asking`.
+"""
 
 from finegrained_rlhf.core.exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
-    {"Assistant": "assistant", "AssistantSettings": "assistant", "EvidenceIdentifier": "identifier"},
+    {
+        "Ask": "asking.job",
+        "Assistant": "assistant",
+        "AssistantSettings": "assistant",
+        "EvidenceIdentifier": "identifier",
+    },
 )

@@ -5,6 +5,7 @@ Joins a retriever, a passage identifier, a reader and a classifier of response t
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from finegrained_rlhf.inscit.conversation import (
     with_type,
 )
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
-from finegrained_rlhf.retrieval.protocol import Retriever
+from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 
@@ -41,6 +42,13 @@ class FindsPassages(Protocol):
 
     def find(self, ids: list[str]) -> dict[str, Passage]:
         """The passages with these ids."""
+
+
+class SearchesPassages(Protocol):
+    """What finds passages: any `Retriever`, or several that are fused."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The best passages for each query, best first."""
 
 
 class SelectsEvidence(Protocol):
@@ -128,7 +136,7 @@ class Assistant:
     """
 
     corpus: FindsPassages
-    retriever: Retriever
+    retriever: SearchesPassages
     identifier: SelectsEvidence | None
     reader: PolicyGenerator
     types: TextClassifier | None = None
@@ -161,16 +169,22 @@ class Assistant:
         candidates = self._candidates(dialogue, before)
         known = {passage.id: passage for passage in candidates}
         if self.identifier is None:
-            reply = self._reply(dialogue, candidates, joint=True)
+            reply = read_evidence(self.reader, dialogue, candidates, self.settings, joint=True)
             evidence = [known[name] for name in reply.evidence]
             kind = self._type(dialogue, evidence)
         else:
             evidence = [known[name] for name in self.identifier.select(dialogue, before, candidates)]
             kind = self._type(dialogue, evidence)
             turns = with_type(dialogue, kind) if self.settings.typed and kind is not None else dialogue
-            reply = self._reply(turns, evidence, joint=False)
+            reply = read_evidence(self.reader, turns, evidence, self.settings)
         cited = tuple(CitedPassage(passage, self._spans(passage.text, reply.response)) for passage in evidence)
         return AssistantAnswer(reply.response, cited, kind)
+
+    async def answer_async(
+        self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]] | None = None
+    ) -> AssistantAnswer:
+        """As `answer`, in a thread, so that the loop goes on."""
+        return await asyncio.to_thread(self.answer, dialogue, earlier)
 
     def _candidates(
         self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]]
@@ -184,15 +198,6 @@ class Assistant:
         passages = self.corpus.find([name for name in ids if name not in known])
         known |= {name: corpus_evidence(one) for name, one in passages.items()}
         return [known[name] for name in ids]
-
-    def _reply(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> ReaderReply:
-        cleaned = [Passage.uncut(p.id, " ".join(p.text.split()), "|".join(p.titles)) for p in passages]
-        item, limit = conversation_prompt("turn", turns, cleaned), self.settings.max_prompt_tokens
-        prompts = prompts_for(self.reader.policy, [item], limit, "truncate", PromptConfig())
-        (((response,),),) = self.reader.stream(prompts, max_new_tokens=self.settings.max_new_tokens)
-        if joint:
-            return read_joint(response.text, [passage.id for passage in passages])
-        return ReaderReply(response.text.strip() or NO_INFORMATION, tuple(passage.id for passage in passages))
 
     def _type(self, dialogue: Sequence[str], evidence: Sequence[EvidencePassage]) -> ResponseType | None:
         if self.types is None:
@@ -213,3 +218,28 @@ class Assistant:
             if most:
                 supported.add(sentences[shared.index(most)])
         return tuple(sorted(supported))
+
+
+def read_evidence(
+    reader: PolicyGenerator,
+    turns: Sequence[str],
+    passages: Sequence[EvidencePassage],
+    settings: AssistantSettings,
+    joint: bool = False,
+) -> ReaderReply:
+    """What a reader replies to a conversation from passages.
+
+    Args:
+        reader: answers.
+        turns: what was said, the user first and last.
+        passages: that it reads.
+        settings: the limits of its prompt and response.
+        joint: whether it names its evidence itself; else it rests on all passages.
+    """
+    cleaned = [Passage.uncut(p.id, " ".join(p.text.split()), "|".join(p.titles)) for p in passages]
+    item, limit = conversation_prompt("turn", turns, cleaned), settings.max_prompt_tokens
+    prompts = prompts_for(reader.policy, [item], limit, "truncate", PromptConfig())
+    (((response,),),) = reader.stream(prompts, max_new_tokens=settings.max_new_tokens)
+    if joint:
+        return read_joint(response.text, [passage.id for passage in passages])
+    return ReaderReply(response.text.strip() or NO_INFORMATION, tuple(passage.id for passage in passages))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.extensions import extensions
 from finegrained_rlhf.launch.configurations import typed
-from finegrained_rlhf.launch.plain_words import with_keys, with_long_keys
+from finegrained_rlhf.launch.plain_words import with_keys, with_long_keys, with_texts
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Begin": {
@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "reweigh": "rank a run's kept rollouts under another reward",
     },
     "Use a model": {
+        "ask": "answer questions from a folder of documents, with citations",
         "generate": "stream a policy's answers to prompts",
         "sample_outputs": "sample several outputs a prompt, for annotation",
         "export": "copy a run's model with a card; push it to the Hub",
@@ -126,6 +127,9 @@ PLAIN_WORDS = {
 LONG_KEYS = {"init": {"reward": "reward_from", "policy": "policy_path", "judge": "judge_name"}}
 """Commands with keys that are typed as a group is called: the key in their configuration by what is typed."""
 
+TEXT_KEYS = {"ask": ("question",)}
+"""Keys of commands whose value is a text as it was typed, whatever marks are in it."""
+
 _COMPLETION = """_finegrained_complete()
 {
     local word=${COMP_WORDS[COMP_CWORD]}
@@ -193,7 +197,7 @@ def as_keys(name: str, arguments: Sequence[str]) -> list[str]:
     if name in PLAIN_WORDS:
         key, several = PLAIN_WORDS[name]
         arguments = with_keys(arguments, key, several=several)
-    return with_long_keys(arguments, LONG_KEYS.get(name, {}))
+    return with_texts(with_long_keys(arguments, LONG_KEYS.get(name, {})), TEXT_KEYS.get(name, ()))
 
 
 def _import_omegaconf() -> None:

@@ -39,6 +39,21 @@ def with_long_keys(arguments: Sequence[str], keys: Mapping[str, str]) -> list[st
     return [f"{keys.get(key, key)}{equals}{value}" for key, equals, value in parts]
 
 
+def with_texts(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
+    """The arguments with the values of some keys quoted, so that every character of them is one of a text.
+
+    Args:
+        arguments: as on the command line, without the program's name.
+        keys: whose values are texts; one that is in quotes already, or `null`, stays as it is.
+    """
+    texts = []
+    for word in arguments:
+        key, equals, value = word.partition("=")
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        texts.append(f"{key}={_quoted(value)}" if equals and key in keys and value != "null" and not quoted else word)
+    return texts
+
+
 def _quoted(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace("'", "\\'") if "'" in word else word
     return f"'{escaped}'"

@@ -19,6 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.web.address import LOOPBACK_NAMES
+from finegrained_rlhf.web.ask.routes import SECTION as ASK
 from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
 from finegrained_rlhf.web.marking.routes import SECTION as MARKING
 from finegrained_rlhf.web.marking.routes import insiders_only
@@ -27,7 +28,7 @@ from finegrained_rlhf.web.playground.routes import SECTION as PLAYGROUND
 from finegrained_rlhf.web.runs.routes import SECTION as RUNS
 from finegrained_rlhf.web.users import SECTION as USERS
 
-SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND, MARKING)
+SECTIONS: tuple[Section, ...] = (RUNS, PLAYGROUND, ASK, MARKING)
 """What the navigation shows, in order; the first one is the first page."""
 
 

@@ -149,6 +149,7 @@ READS: dict[str, tuple[str, ...]] = {
     "convert_dpr": ("checkpoint={data}", "model={plain}", DIR),
     "prepare_models": (DIR, "wheels={exports}"),
     "make_corpus": ("pages={exports}", DIR),
+    "ask": ("docs={exports}", "question=who?", "index={out}", "encoder={model}"),
     "build_index": ("corpus={corpus}", DIR, "retriever=dense", "retriever.encoder.path={model}"),
     "search": ("index={index}", "input={prompts}", OUT),
     "fuse_runs": ("inputs=[{data},{data}]", OUT),

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 VOCABULARY = "vocabulary.safetensors"
 COUNTS = "counts.safetensors"
 BM25S = "bm25s"
+MANY = 3_000_000
+"""Passages from which on another engine is named: a search looks at the scores of every passage of a shard."""
 _BLOCK = 10_000  # passages that are tokenized and counted together
 
 
@@ -114,6 +116,14 @@ def build_index(
     directory = Path(directory)
     corpus = Corpus(path)
     record = describe(corpus.scan(known_scan(directory), progress))
+    if record.corpus.passages > MANY:
+        logger.warning(
+            "%s: %s passages; past %s million Lucene (retriever=pyserini) or a server (retriever=opensearch) takes "
+            "a fraction of the time and memory",
+            corpus.path,
+            f"{record.corpus.passages:,}",
+            MANY // 10**6,
+        )
     if not begin_index(directory, record):
         logger.info("%s: the index is already built", directory)
         return

@@ -20,7 +20,13 @@ _IN_PROCESS = threading.Lock()
 
 
 def add_mark(
-    file: Path, question: str, passages: Sequence[Passage], answer: str, mark: SpanError, taxonomy: Taxonomy
+    file: Path,
+    question: str,
+    passages: Sequence[Passage],
+    answer: str,
+    mark: SpanError | None,
+    taxonomy: Taxonomy,
+    correction: str | None = None,
 ) -> FeedbackRecord:
     """Add one mark to a feedback file, which is made where it is absent.
 
@@ -32,8 +38,9 @@ def add_mark(
         question: that was answered.
         passages: that it was answered from.
         answer: in which something is wrong.
-        mark: what and where, in characters of the answer.
+        mark: what and where, in characters of the answer; None: somebody looked at it, and nothing is wrong.
         taxonomy: says which types there are.
+        correction: the answer as it should be, where somebody wrote it.
 
     Returns:
         The question's record as it is now.
@@ -42,7 +49,7 @@ def add_mark(
         DataError: the mark is no mark of the taxonomy or lies outside the answer; or the file is damaged, or of another
             taxonomy, and stays as it is.
     """
-    if mark.error_type not in taxonomy.error_types:
+    if mark is not None and mark.error_type not in taxonomy.error_types:
         known = ", ".join(taxonomy.error_types) or "none"
         raise DataError(f"expected one of {known}, got {mark.error_type!r}", field="error type")
     with _IN_PROCESS, locked_file(file.with_name(f".{file.name}.lock"), wait=True):
@@ -50,19 +57,21 @@ def add_mark(
         name = derived_id(question, passages)
         known_record = records.get(name)
         if known_record is None:
-            record = FeedbackRecord(name, question, tuple(passages), (answer,), Feedback((mark,), (), None))
+            marks = () if mark is None else (mark,)
+            record = FeedbackRecord(name, question, tuple(passages), (answer,), Feedback(marks, (), correction))
         else:
-            record = _with_mark(known_record, answer, mark)
+            record = _with_mark(known_record, answer, mark, correction)
         write_feedback(file, {**records, name: record}.values())
     return record
 
 
-def _with_mark(record: FeedbackRecord, answer: str, mark: SpanError) -> FeedbackRecord:
+def _with_mark(record: FeedbackRecord, answer: str, mark: SpanError | None, correction: str | None) -> FeedbackRecord:
     answers = record.predictions if answer in record.predictions else (*record.predictions, answer)
     place = answers.index(answer)
     before = record.marked.get(place, Feedback((), (), None))
-    errors = before.errors if mark in before.errors else (*before.errors, mark)
-    marked = {**record.marked, place: replace(before, errors=errors)}
+    errors = before.errors if mark is None or mark in before.errors else (*before.errors, mark)
+    corrected = before.corrected_prediction if correction is None else correction
+    marked = {**record.marked, place: replace(before, errors=errors, corrected_prediction=corrected)}
     judged = dict(zip(pair_order(len(record.predictions)), record.preferences, strict=False))
     return replace(
         record,

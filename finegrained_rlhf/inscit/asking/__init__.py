@@ -1,0 +1,1 @@
+"""Answering questions from a folder of documents: evidence, readers, citations, sessions and their measures."""

@@ -1,0 +1,92 @@
+"""The indexes of documents below a directory, opened when they are first asked, and the conversations with them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finegrained_rlhf.core.errors import DataError
+
+if TYPE_CHECKING:  # what answers needs torch, which pages do without
+    from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant, Session
+
+_RECORD = "ask.json"
+_DEPTH = 4  # directories below the one that is served
+_SESSIONS = 64
+_OPEN = 2
+
+
+class Desk:
+    """Indexes by their paths below a directory.
+
+    Args:
+        directory: resolved; nothing outside it is listed or opened by name.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, DocumentAssistant] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[str, Session]] = OrderedDict()
+
+    def names(self) -> list[str]:
+        """Of all indexes, the newest first."""
+        found = []
+        for place, folders, files in os.walk(self.directory):
+            depth = len(Path(place).relative_to(self.directory).parts)
+            folders[:] = [] if depth >= _DEPTH else sorted(name for name in folders if not name.startswith("."))
+            if _RECORD in files and "documents.sqlite" in files:
+                found.append(Path(place))
+                folders[:] = []
+        found.sort(key=lambda path: (path / _RECORD).stat().st_mtime, reverse=True)
+        return [str(path.relative_to(self.directory)) for path in found]
+
+    def assistant(self, name: str) -> DocumentAssistant:
+        """The assistant for an index, opened with the models that are found by themselves.
+
+        Raises:
+            DataError: there is no such index below the directory.
+            ModelError: an encoder cannot be read.
+            ConfigError: the index was made with another encoder.
+        """
+        from finegrained_rlhf.inscit.asking.job import Ask, open_index
+
+        with self._lock:
+            if name not in self._open:
+                if name not in self.names():
+                    raise DataError(f"no index of documents {name!r} below the directory")
+                assistant, _ = open_index(self.directory / name, Ask(docs=str(self.directory)))
+                self._open[name] = assistant
+                while len(self._open) > _OPEN:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(name)
+            return self._open[name]
+
+    def session(self, name: str, id: str | None) -> tuple[str, Session]:
+        """A conversation and its id; a new one where `id` is None or not known any more."""
+        assistant = self.assistant(name)
+        with self._lock:
+            known = self._sessions.get(id or "")
+            if id is None or known is None or known[0] != name:
+                id = secrets.token_urlsafe(16)
+                self._sessions[id] = (name, assistant.session())
+                while len(self._sessions) > _SESSIONS:
+                    self._sessions.popitem(last=False)
+            self._sessions.move_to_end(id)
+            return id, self._sessions[id][1]
+
+    def known_session(self, id: str) -> Session:
+        """A conversation that goes on.
+
+        Raises:
+            DataError: it is not known any more.
+        """
+        with self._lock:
+            known = self._sessions.get(id)
+        if known is None:
+            raise DataError("this conversation is over; ask again")
+        return known[1]

@@ -1,0 +1,83 @@
+"""The page "Ask": answers, the text around a place, feedback, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from ask_served import FILES, QUESTION, make_served
+from served import client_of
+from starlette.testclient import TestClient
+
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.web.ask.routes import FEEDBACK
+
+INDEX = "ask/docs"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_served(tmp_path_factory.mktemp("asked"))
+
+
+@pytest.fixture
+def client(directory: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    monkeypatch.chdir(directory)  # where no encoder is
+    return client_of(directory)
+
+
+def test_the_page_lists_indexes_and_an_empty_directory_says_how_to_make_one(client: TestClient, tmp_path: Path) -> None:
+    page = client.get("/ask").text
+    assert f'<option selected value="{INDEX}">{INDEX}</option>' in page and ">Ask</a>" in page
+    assert "finegrained ask docs=FOLDER" in client_of(tmp_path).get("/ask").text
+
+
+def test_a_conversation_with_its_places(client: TestClient) -> None:
+    first = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}).json()
+    (place,) = first["citations"]
+    assert first["type"] == "answer" and FILES["museum.md"][place["start"] : place["end"]] == place["text"]
+    assert first["looked"][0]["text"] in FILES["museum.md"]
+    asked = {"index": INDEX, "question": "Who is its director?", "session": first["session"]}
+    second = client.post("/ask/answers", json=asked).json()
+    assert second["turn"] == 1 and second["citations"][0]["text"] == "Its director is Jonas Reed."
+    read = client.get("/ask/source", params={"index": INDEX, "file": "museum.md", "start": 5, "end": 9}).json()
+    assert (read["first"], read["text"], read["characters"]) == (0, FILES["museum.md"], len(FILES["museum.md"]))
+
+
+def test_what_people_say_is_a_feedback_file(client: TestClient, directory: Path) -> None:
+    given = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}).json()
+    said = {"session": given["session"], "turn": 0}
+    assert client.post("/ask/feedback", json={**said, "verdict": "up"}).json() == {"file": FEEDBACK, "marks": 0}
+    mark = {"verdict": "mark", "start": 0, "end": 5, "type": "Unverifiable", "explanation": " no "}
+    assert client.post("/ask/feedback", json={**said, **mark}).json()["marks"] == 1
+    assert client.post("/ask/feedback", json={**said, "verdict": "down"}).json()["marks"] == 2
+    client.post("/ask/feedback", json={**said, "verdict": "edit", "text": "It opened in 1931."})
+    (record,) = read_feedback(directory / FEEDBACK)
+    assert record.question == QUESTION and record.predictions == (given["answer"],) and record.passages
+    feedback = record.feedback
+    assert [(one.start, one.end, one.error_type) for one in feedback.errors][0] == (0, 5, "Unverifiable")
+    assert feedback.errors[1].end == len(given["answer"]) and feedback.corrected_prediction == "It opened in 1931."
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "problem"),
+    [
+        ("answers", {"index": "../docs", "question": "x"}, "no index of documents"),
+        ("answers", {"index": INDEX, "question": " "}, "expected some text"),
+        ("answers", {"index": INDEX, "question": "x" * 3000}, "at most 2000"),
+        ("feedback", {"session": "gone", "turn": 0, "verdict": "up"}, "conversation is over"),
+        ("feedback", {"session": "gone", "turn": 0, "verdict": "sideways"}, "verdict"),
+    ],
+)
+def test_what_is_refused_is_one_line(client: TestClient, path: str, body: dict[str, object], problem: str) -> None:
+    answer = client.post(f"/ask/{path}", json=body, headers={"accept": "application/json"})
+    assert answer.status_code == 422 and problem in answer.json()["error"] and "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize("file", ["../outputs/ask/docs/ask.json", "/etc/hostname", "gone.md"])
+def test_only_documents_of_the_index_are_read(client: TestClient, file: str) -> None:
+    answer = client.get("/ask/source", params={"index": INDEX, "file": file}, headers={"accept": "application/json"})
+    assert answer.status_code == 422 and "is not in the index" in answer.json()["error"]
