@@ -1,4 +1,4 @@
-"""Tests with the engines themselves, each in its own environment (`make test-engines` runs all); elsewhere nothing is here."""
+"""Tests with the engines themselves, each in its own environment (`make test-engines`); elsewhere nothing is here."""
 
 from __future__ import annotations
 

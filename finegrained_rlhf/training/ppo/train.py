@@ -55,7 +55,7 @@ def train_ppo(job: TrainPPO, built: PPOTrainer, processes: Processes, run: RunDi
 def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOTrainer:
     """Load policy, value model, prompts and scorers, and check that they fit one another."""
     with processes.in_turn():
-        models, engine, data = _load_models(job, processes)
+        models, engine, data = _load_models(job, processes, run)
     policy = models.policy
     composer = RewardComposer(
         job.reward, processes.sum_, policy.eos_ids, byte_tokens(policy.tokenizer), job.rollout.max_new_tokens
@@ -78,7 +78,7 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     )
 
 
-def _load_models(job: TrainPPO, processes: Processes) -> tuple[PPOModels, RolloutEngine, PPOData]:
+def _load_models(job: TrainPPO, processes: Processes, run: RunDirectory) -> tuple[PPOModels, RolloutEngine, PPOData]:
     """Policy, value model and reference, which are checked before they are shared out, what draws, and the prompts."""
     policy = job.policy.load(processes.loading_device)
     decoding = job.rollout.decoding()
