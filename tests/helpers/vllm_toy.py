@@ -103,7 +103,8 @@ class FakeVLLM:
                 message = f"The model `{name}` does not exist."
                 error = {"message": message, "type": "NotFoundError", "param": "model", "code": 404}
                 return 404, {"error": error}
-            model, spans = self.model if name is None else self.names[name], []
+            model = self.model if name is None else self.names[name]
+            spans: list[dict[str, Any]] = []
             self.drawn += 1
             generator = torch.Generator().manual_seed(asked.get("seed", 0))
             content: list[dict[str, Any]] = []

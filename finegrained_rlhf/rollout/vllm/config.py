@@ -58,8 +58,15 @@ class VLLMConfig(Settings):
         Raises:
             ConfigError: the address is none.
         """
-        patience = {"timeout_s": self.timeout_s, "budget_s": self.budget_s, "longest_wait_s": 5.0}
         try:
-            return RemoteConfig(url + path, self.key_variable, self.concurrency, longest_answer_mib=64.0, **patience)
+            return RemoteConfig(
+                url + path,
+                self.key_variable,
+                self.concurrency,
+                timeout_s=self.timeout_s,
+                budget_s=self.budget_s,
+                longest_wait_s=5.0,
+                longest_answer_mib=64.0,
+            )
         except ConfigError as error:
             raise ConfigError(f"rollout.vllm.urls: {url!r}: {error}") from None
