@@ -78,7 +78,7 @@ _OFTEN = (
 """What many tests start: a script with its choices of groups."""
 
 
-_OF_ENGINES = ("finegrained_rlhf.bridges.skyrl", "finegrained_rlhf.bridges.trl")
+_OF_ENGINES = tuple(f"finegrained_rlhf.bridges.{engine}" for engine in ("skyrl", "trl", "verl"))
 """Modules that need an engine which has an environment of its own, and say so."""
 
 
