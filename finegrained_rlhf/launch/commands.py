@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "reweigh": "rank a run's kept rollouts under another reward",
     },
     "Use a model": {
-        "ask": "answer questions from a folder of documents, with citations",
+        "ask": "answer from a folder of documents, with citations",
         "generate": "stream a policy's answers to prompts",
         "sample_outputs": "sample several outputs a prompt, for annotation",
         "export": "copy a run's model with a card; push it to the Hub",

@@ -50,8 +50,8 @@ def make_engine(
 
     Args:
         policy: draws.
-        kind: `auto` takes the fastest engine that computes this policy's function, and says which; `own` our own
-            decoder.
+        kind: `auto` takes the fastest engine that computes this policy's function, and says so where that is
+            transformers' generate; `own` our own decoder.
         mixer: changes the logits that tokens are drawn from; it is set up here. The engine's log-probabilities are
             those of the changed distribution with `auto` and a stepper of ours, else the policy's own.
         draft: tokens looked ahead at most (`RolloutConfig.draft`).
@@ -76,7 +76,6 @@ def make_engine(
             raise ConfigError(f"rollout.draft={draft}: decoding by {who} does not look ahead; expected 0")
         return FastEngine(policy, open_stepper, draft)
     if open_stepper is not None:
-        logger.info("our own decoder draws, which follows %s (engine=%s)", name, kind)
         return FastEngine(policy, open_stepper if mixer is None else mixed(open_stepper, mixer, open_any))
     if kind == "auto":
         logger.warning("%s has no fast decoder here; responses are drawn by transformers' generate", name)

@@ -67,7 +67,11 @@ FAST: list[tuple[str, tuple[str, ...], str]] = [
     ("inspect_feedback", (*OWN, "taxonomy=twice"), "twice.yaml, line 2: not valid YAML (found duplicate key name)"),
     ("inspect_feedback", (*OWN, "taxonomy=latin"), "my_conf/taxonomy/latin.yaml: not UTF-8 text"),
     ("inspect_feedback", (*OWN, "taxonomy=itself"), "names itself"),
-    ("inspect_feedback", (*OWN, "taxonomy=dammaged"), "taxonomy=dammaged does not exist; expected one of edits"),
+    (
+        "inspect_feedback",
+        (*OWN, "taxonomy=dammaged"),
+        "taxonomy=dammaged does not exist; expected one of edit_mass, ",
+    ),
     ("inspect_feedback", ("--config-dir", "gone", *FEEDBACK), "directory"),
     ("inspect_feedback", ("--config-dir", "gone", "--help"), "--config-dir gone: no such directory"),
     ("inspect_feedback", ("--confg-dir", "my_conf"), "unrecognized arguments: --confg-dir"),

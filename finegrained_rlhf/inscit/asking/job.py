@@ -48,8 +48,8 @@ class Ask(Settings):
         format: of answers on standard output: `text`, or `json`, an object a line.
         index: directory of the index; null: `outputs/ask/` and the folder's name.
         retrievers: more retrievers by name, beside BM25 and the dense one of `encoder`.
-        encoder: directory of a sentence encoder; `auto` takes models/mpnet or models/minilm where one is there; `none`
-            searches and judges by words alone.
+        encoder: of sentences: `auto` takes models/mpnet or models/minilm where one is there, `none` searches and judges
+            by words alone, another word is its directory.
         reader: `quote` answers with a sentence as it stands; `write` lets a model write; `run` is a reader of ours, a
             run of `finegrained train-sft` for INSCIT.
         model: of the reader: a model or run directory; `auto` takes models/smollm2 where it is there and the reader

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 
@@ -105,7 +104,10 @@ _LEAVES = ("heading_open", "paragraph_open", "html_block", "fence", "code_block"
 
 def read_html(data: bytes) -> Document:
     """The visible text of a page; scripts, styles, forms and navigation are left out."""
-    bs4 = _library("bs4", "beautifulsoup4")
+    try:
+        import bs4
+    except ModuleNotFoundError:
+        raise _missing("beautifulsoup4") from None
     soup = bs4.BeautifulSoup(data, "html.parser")
     title = " ".join(soup.title.get_text(" ").split()) if soup.title else ""
     for tag in soup(_HIDDEN):
@@ -132,7 +134,10 @@ def read_html(data: bytes) -> Document:
 
 def read_pdf(data: bytes) -> Document:
     """The text of each page; one that is encrypted is refused."""
-    pypdf = _library("pypdf", "pypdf")
+    try:
+        import pypdf
+    except ModuleNotFoundError:
+        raise _missing("pypdf") from None
     reader = pypdf.PdfReader(io.BytesIO(data), strict=False)
     if reader.is_encrypted:
         raise DataError("is encrypted")
@@ -148,7 +153,10 @@ def read_pdf(data: bytes) -> Document:
 
 def read_docx(data: bytes) -> Document:
     """Paragraphs, headings by their style, and rows of tables."""
-    docx = _library("docx", "python-docx")
+    try:
+        import docx
+    except ModuleNotFoundError:
+        raise _missing("python-docx") from None
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if sum(member.file_size for member in archive.infolist()) > _UNPACKED:
             raise DataError(f"unpacks to more than {_UNPACKED:,} bytes")
@@ -199,11 +207,8 @@ def read_document(name: str, data: bytes) -> Document:
     return document
 
 
-def _library(module: str, package: str) -> Any:
-    try:
-        return __import__(module)
-    except ModuleNotFoundError:
-        raise DataError(f"{NEEDS} {package}: pip install 'finegrained-rlhf[ask]'") from None
+def _missing(package: str) -> DataError:
+    return DataError(f"{NEEDS} {package}: pip install '.[ask]' in a checkout")
 
 
 def _decoded(data: bytes) -> str:

@@ -26,7 +26,7 @@ class VLLMConfig(Settings):
         timeout_s: seconds after which a response is given up and asked for again, and those that loading weights may
             take.
         budget_s: seconds for which a server that does not answer is waited for.
-        options: further arguments of `vllm.LLM` in this process, as `tensor_parallel_size`.
+        options: further arguments of vLLM's `LLM` in this process, as `tensor_parallel_size`.
     """
 
     urls: Annotated[Sequence[str], harmless] = ()

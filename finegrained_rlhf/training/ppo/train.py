@@ -17,6 +17,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rollout.engine import RolloutEngine
+from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.rollout.turns import in_turns
 from finegrained_rlhf.rollout.vllm.engine import VLLMEngine
@@ -65,6 +66,9 @@ def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOT
     check_monitor(job.monitor, data.validation)
     if processes.is_main and not job.allow_weak_rewards:
         warn_of_weak_rewards(job.reward.components)
+    if processes.is_main and isinstance(engine, FastEngine):
+        name = type(policy.model).__name__
+        logger.info("our own decoder draws, which follows %s (rollout.engine=%s)", name, job.rollout.engine)
     parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)
     samples = KeptSamples(every=job.samples_every)
     return PPOTrainer(

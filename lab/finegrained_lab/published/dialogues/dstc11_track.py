@@ -194,7 +194,7 @@ def track_scores(references: Sequence[Label], answers: Sequence[Label]) -> dict[
     Returns:
         `detection_…` and `selection_…`: `precision`, `recall`, `f1`; and `selection_exact_match`.
 
-    Source: `scripts/scores.py` of GitHub `alexa/dstc11-track5`.
+    Source: the script of scores of GitHub `alexa/dstc11-track5`.
     """
     pairs = list(zip(references, answers, strict=True))
     detected = Counter((reference.target, answer.target) for reference, answer in pairs)
