@@ -158,7 +158,7 @@ def test_a_failure_inside_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine": "vllm"}, "engine: expected one of auto, generate, continuous, got 'vllm'"),
+        ({"engine": "none"}, "engine: expected one of auto, own, generate, continuous, vllm, got 'none'"),
         ({"importance_cap": 0.9}, "importance_cap: expected null or at least 1, got 0.9"),
         ({"importance_mode": "token"}, "importance_mode: expected one of token_truncate, token_mask, prefix"),
         ({"importance_cap": 2.0, "logprobs": "decode"}, "takes the engine's for both; take logprobs=auto or update"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from pathlib import Path
@@ -327,12 +326,6 @@ def _hooked() -> Policy:
     owner = policy("llama")
     owner.model.model.layers[0].register_forward_hook(lambda *given: None)
     return owner
-
-
-def test_auto_says_which_engine_was_taken(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        make_engine(policy("llama"))
-    assert "our own decoder draws, which follows LlamaForCausalLM (engine=auto)" in caplog.text
 
 
 def test_the_wire_form_is_vllms_own(start: Path) -> None:

@@ -81,6 +81,7 @@ def test_accelerate_launch_in_two_processes_gives_the_parameters_of_one(
     entry = ["-m", "finegrained_rlhf", "train-ppo"] if preloaded else [str(ROOT / "scripts/train_ppo.py")]
     finished = run_process(*LAUNCH, *entry, *arguments, preloaded=preloaded)
     assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count("our own decoder draws, which follows") == 1
     start, one, two = weights(smoke, 0), weights(smoke, 3), weights(tmp_path / "two", 3)
     assert read_jsonl(tmp_path / "two" / "metrics.jsonl")[-1]["processes"] == 2
     assert max(float((one[key] - start[key]).abs().max()) for key in one) >= 1e-3
