@@ -249,6 +249,7 @@ def test_a_job_made_in_python_writes_its_configuration(begun: ToyRun) -> None:
         "cudnn_attention": False,
         "fused": None,
         "sharding": "none",
+        "shard_group": None,
     }
     with configured({"seed": 0, "given": True}):
         ToyRun(output_dir=begun.output_dir, resume="never", total_steps=1).run()

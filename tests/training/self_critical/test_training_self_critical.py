@@ -172,7 +172,7 @@ def test_wrong_importance_settings_are_one_error() -> None:
     for dropout in (None, 0.1):
         with pytest.raises(ConfigError, match="importance_cap compares .* give dropout=0"):
             SelfCriticalConfig(importance_cap=2.0, dropout=dropout)
-    with pytest.raises(ConfigError, match="engine: expected one of auto, generate, continuous"):
+    with pytest.raises(ConfigError, match="engine: expected one of auto, own, generate, continuous"):
         SelfCriticalConfig(engine="vllm")  # type: ignore[arg-type]
 
 
