@@ -68,9 +68,7 @@ def adapter_to_save(policy: Policy, state: Mapping[str, Tensor]) -> Write:
         state: its weights, by their names in the model (`adapter_weights`), of any shape.
     """
     inside = {f"base_model.model.{name}": tensor for name, tensor in state.items()}
-    return lambda directory: policy.adapter.save_pretrained(
-        directory, selected_adapters=["default"], state_dict=inside
-    )
+    return lambda directory: policy.adapter.save_pretrained(directory, selected_adapters=["default"], state_dict=inside)
 
 
 class Copies:
