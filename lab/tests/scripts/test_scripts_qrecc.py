@@ -76,3 +76,5 @@ def test_every_step_of_the_papers_experiment(files: Path) -> None:
     for table in ("Table 4.1", "Table 4.2, original form", "Table 4.3", "Table 4.4", "Table 4.9"):
         assert f"## {table}" in page
     assert "(0.383)" in page and "(28.2)" in page
+    of_human = rows["bm25_rewrite"]
+    assert f"{of_human['quac_mrr']:.3g} (0.403)" in page and f"{of_human['original_r10']:.3g} (32.8)" in page

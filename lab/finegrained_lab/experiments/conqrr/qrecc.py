@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
@@ -166,14 +167,13 @@ class QreccTable(ComparedTable):
         """The thesis's tables with its numbers beside, then what every table has."""
         parts = []
         for table, printed in PUBLISHED.items():
-            columns = [column for column in next(iter(printed.values())) if any(column in r for r in result["rows"])]
             lines = []
             for system, numbers in printed.items():
-                measured = result["summary"][system]
-                lines.append(
-                    {"query": system}
-                    | {c: f"{measured[c]['mean']:.3g} ({numbers[c]:g})" if c in measured else "" for c in columns}
-                )
+                line = {"query": system}
+                for column, number in numbers.items():
+                    found = [row[column] for row in result["rows"] if row["system"] == system and column in row]
+                    line[column] = f"{fmean(found):.3g} ({number:g})" if found else f"– ({number:g})"
+                lines.append(line)
             parts.append(f"## {table[0].upper()}{table[1:]}\n\nIn parentheses what the thesis prints.\n")
             parts.append(markdown_table(lines, [*lines[0]]))
         return "\n".join([*parts, super().body(result)])
