@@ -22,7 +22,7 @@ from rl_toy import prompts, sharpen, tokenizer
 from safetensors.torch import load_file
 from script_runs import lines_in, rows, run_again_after_a_kill, run_in_two_processes
 from servers import free_port
-from vllm_toy import WIRE, quick
+from vllm_toy import WIRE, quick, shape
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
@@ -156,8 +156,6 @@ def test_a_server_draws_what_the_policy_would(server: Server, tmp_path: Path) ->
 
 
 def test_the_server_speaks_as_its_classes_say(server: Server, tmp_path: Path) -> None:
-    from test_rollout_vllm import shape
-
     recorded = json.loads(WIRE.read_text())
     for exchange in recorded["generate"]:
         answer = httpx.post(f"{server.url}/inference/v1/generate", json=exchange["body"], timeout=60).json()

@@ -190,3 +190,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.005)
+
+
+def shape(value: Any) -> Any:
+    """Keys and types; of a list its first item's. Null or a number may stand for each other."""
+    if isinstance(value, dict):
+        return {name: shape(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return "null or number" if value is None or isinstance(value, int | float) else type(value).__name__

@@ -13,7 +13,7 @@ import torch
 from ppo_toy import make_trainer, run_together, save_checkpoint
 from rl_toy import policy, prompts
 from torch import Tensor
-from vllm_toy import WIRE, Dropped, FakeVLLM, fake_vllm, quick
+from vllm_toy import WIRE, Dropped, FakeVLLM, fake_vllm, quick, shape
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Greedy, Rollout, Sample
@@ -336,12 +336,3 @@ def test_the_wire_form_is_vllms_own(start: Path) -> None:
     assert (found.ids, found.logprobs, found.reason) == (choice["token_ids"], [-0.25, -1.5], "stop")
     status, answer = FakeVLLM(start).post("/inference/v1/generate", exchange["body"])
     assert status == 200 and shape(answer["choices"]) == shape(exchange["answer"]["choices"])
-
-
-def shape(value: Any) -> Any:
-    """Keys and types; of a list its first item's. Null or a number may stand for each other."""
-    if isinstance(value, dict):
-        return {name: shape(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [shape(value[0])] if value else []
-    return "null or number" if value is None or isinstance(value, int | float) else type(value).__name__
