@@ -199,7 +199,7 @@ def test_a_killed_server_costs_time_and_no_response(server: Server, tmp_path: Pa
 
 
 def curve(trainer: Any, steps: int) -> list[float]:
-    return [trainer.train_step(step)["reward/words/mean"] for step in range(1, steps + 1)]
+    return [trainer.train_step(step)["reward/total"] for step in range(1, steps + 1)]
 
 
 def test_a_run_learns_as_it_does_with_our_own_engine(server: Server, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_in_this_process(tmp_path: Path) -> None:
     script = f"""
 if __name__ == "__main__":
     import sys
-    sys.path[:0] = {sys.path!r}
+    sys.path[:0] = {[*sys.path, str(Path(__file__).parent)]!r}
     from pathlib import Path
     from test_engines_vllm import VLLMConfig, VLLMEngine, Processes, assert_own, drawn, llama, moved
     owner = llama()
