@@ -221,7 +221,7 @@ def test_a_run_learns_as_it_does_with_our_own_engine(server: Server, tmp_path: P
     print(learnt)
     own, other = (torch.tensor(learnt[kind]) for kind in ("own", "vllm"))
     noise = max(float(own.std()), 0.05)
-    assert float(own.mean()) > 3 * noise  # it learns
+    assert min(float(own.min()), float(other.min())) > 1  # all learn; most words are worth 0
     assert abs(float(other.mean() - own.mean())) < 3 * noise
 
 
