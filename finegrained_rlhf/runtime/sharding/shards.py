@@ -64,7 +64,7 @@ def rows_here(tensor: Tensor) -> range | None:
 
 
 def is_copy(tensor: Tensor) -> bool:
-    """Whether the rows that are here are those of a process of the first group."""
+    """Whether the rows here of a tensor [R, …] are those of a process of the first group too."""
     return isinstance(tensor, DTensor) and tensor.device_mesh.ndim == 2 and tensor.device_mesh.get_local_rank(0) > 0
 
 
