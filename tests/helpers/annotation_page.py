@@ -38,6 +38,7 @@ def opened(
     if not file.exists():
         file.write_text(annotation_page(project(items, taxonomy=taxonomy).payload("ann")), encoding="utf-8")
     with Opened(browser, file, **options) as made:
+        share(made.page)
         yield made
         assert made.requests == [file.as_uri()] * len(made.requests) and made.complaints == []
 
@@ -60,16 +61,28 @@ def reload(page: Page) -> None:
     visit(page, page.url, kept(page))
 
 
-def visit(page: Page, address: str, keys: frozenset[str] = frozenset()) -> None:
-    """Go to a page on the disk, which sees these keys of the storage.
+def share(page: Page) -> None:
+    """Load a page until it sees what it has written.
 
     Under load Chromium gives one tab in a hundred of a private window a storage of its own, until it loads anew.
     """
-    for _ in range(5):
+    for _ in range(20):
+        page.evaluate("localStorage.setItem('seen', '')")
+        page.reload()
+        if page.evaluate("localStorage.getItem('seen')") is not None:
+            page.evaluate("localStorage.removeItem('seen')")
+            return
+    raise AssertionError("the page forgets what it keeps")
+
+
+def visit(page: Page, address: str, keys: frozenset[str] = frozenset()) -> None:
+    """Go to a page on the disk, which sees these keys of the storage (of `share`'s fault)."""
+    for _ in range(20):
         page.goto("about:blank")
         page.goto(address)
         if keys <= kept(page):
-            break
+            return
+    raise AssertionError(f"the page does not see {sorted(keys - kept(page))}")
 
 
 def kept(page: Page) -> frozenset[str]:

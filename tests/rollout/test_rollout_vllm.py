@@ -13,7 +13,7 @@ import torch
 from ppo_toy import make_trainer, run_together, save_checkpoint
 from rl_toy import policy, prompts
 from torch import Tensor
-from vllm_toy import WIRE, Dropped, FakeVLLM, fake_vllm, quick, shape
+from vllm_toy import WIRE, Dropped, FakeVLLM, fake_vllm, quick, shape, wait_until
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Greedy, Rollout, Sample
@@ -267,9 +267,11 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(start: Path, tmp_path: Path,
         checkpoint = save_checkpoint(stopped, tmp_path / "checkpoint")
         resumed = trained(tmp_path, "b2", url, ahead=ahead)
         resumed.load_state(checkpoint)
-        asked = fake.drawn
-        assert steps(resumed, 3, 4) == expected[2:]
-        assert fake.drawn == asked + 24  # with a step ahead: steps 4 and 5; step 3 was kept
+        drawn = 12 * (4 + ahead + 2 + ahead)
+        wait_until(lambda: fake.drawn >= drawn)  # what `whole` draws ahead is waited for by nobody
+        assert fake.drawn == drawn and steps(resumed, 3, 4) == expected[2:]
+        wait_until(lambda: fake.drawn >= drawn + 24)
+    assert fake.drawn == drawn + 24  # with a step ahead: steps 4 and 5; step 3 was kept
     assert all(torch.equal(weights(resumed)[n], weight) for n, weight in weights(whole).items())
 
 
