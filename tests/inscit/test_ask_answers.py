@@ -224,7 +224,7 @@ class WordVectors:
 
 def test_features_by_hand(assistant: DocumentAssistant) -> None:
     passage = assistant.index["ferry.md#1"]
-    scorer = EvidenceScorer(assistant.index.passages(), WordVectors(), EvidenceWeights(0.0, {}, 0.5))  # type: ignore[arg-type]
+    scorer = EvidenceScorer(assistant.index.passages(), WordVectors(), EvidenceWeights(0.0, {}, 0.5))
     ((titled, stripped, apart, covered, unnamed, asked, shared, rank),) = scorer.describe(
         "Who is captain in Vellin?", [(passage, passage.sentences[0])]
     )

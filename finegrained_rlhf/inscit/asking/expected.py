@@ -39,7 +39,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     (
         "money",
         r"how much (?:is|are|was|were|does|do|did|money|will|would)|how (?:expensive|costly)|"
-        r"\b(?:costs?|prices?|pay|paid|fees?|fares?|budget|worth|salary|salaries|rent|charged?|sum|money)\b",
+        r"\b(?:costs?|prices?|pay|paid|fees?|fares?|budget|worth|salary|salaries|rent|charged|sum)\b",
         _MONEY,
     ),
     ("degrees", r"how (?:hot|cold|warm|cool|hardy)\b|temperature", _DEGREES),

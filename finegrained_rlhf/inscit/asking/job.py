@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from finegrained_rlhf.inscit.documents.folder import FolderConfig
 
 AUTO, NONE = "auto", "none"
-ENCODERS, MODELS = ("models/mpnet", "models/minilm"), ("models/smollm2",)
-"""What `auto` takes, the first that is there: what `make models` makes."""
+ENCODERS, RERANKERS, MODELS = ("models/minilm", "models/mpnet"), ("models/mpnet",), ("models/smollm2",)
+"""What `auto` takes, the first that is there: what `finegrained prepare-models` makes."""
 _STREAM = "-"
 ReaderKind = Literal["quote", "write", "run"]
 
@@ -48,8 +48,10 @@ class Ask(Settings):
         format: of answers on standard output: `text`, or `json`, an object a line.
         index: directory of the index; null: `outputs/ask/` and the folder's name.
         retrievers: more retrievers by name, beside BM25 and the dense one of `encoder`.
-        encoder: of sentences: `auto` takes models/mpnet or models/minilm where one is there, `none` searches and judges
+        encoder: of sentences: `auto` takes models/minilm or models/mpnet where one is there, `none` searches and judges
             by words alone, another word is its directory.
+        reranker: a larger encoder that looks at the best sentences again: `auto` takes models/mpnet where it is there
+            and not the encoder already; `none`, or its directory.
         reader: `quote` answers with a sentence as it stands; `write` lets a model write; `run` is a reader of ours, a
             run of `finegrained train-sft` for INSCIT.
         model: of the reader: a model or run directory; `auto` takes models/smollm2 where it is there and the reader
@@ -73,6 +75,7 @@ class Ask(Settings):
     index: OutputDirectory | None = None
     retrievers: Mapping[str, RetrieverConfig] = field(default_factory=dict)
     encoder: str = AUTO
+    reranker: str = AUTO
     reader: ReaderKind = "quote"
     model: str = AUTO
     llm: TextGenerator | None = None
@@ -198,19 +201,27 @@ def open_index(directory: str | Path, settings: Ask) -> tuple[DocumentAssistant,
         The assistant, and lines that say which models are used. Raises what `open_assistant` does.
     """
     from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
-    from finegrained_rlhf.inscit.asking.evidence import EvidenceScorer, shipped_weights
+    from finegrained_rlhf.inscit.asking.evidence import SHIPPED, EvidenceScorer, Reranker
     from finegrained_rlhf.inscit.documents.folder import DocumentIndex
     from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 
     path = _chosen(settings.encoder, ENCODERS)
     index = DocumentIndex(directory, _folder_config(settings, path))
     encoder = None if path is None else EncoderConfig(path=path).load()
-    weights = shipped_weights(encoder is not None) if settings.weights is None else _read_weights(settings.weights)
+    other = None if path is None else _chosen(settings.reranker, RERANKERS)
+    reranker = None
+    if other is not None and other != path:
+        reranker = Reranker(EncoderConfig(path=other).load(), SHIPPED["encoder"])
+    weights = SHIPPED["words" if encoder is None else "encoder" if reranker is None else "reranker"]
+    if settings.weights is not None:
+        weights = _read_weights(settings.weights)
     if settings.threshold is not None:
         weights = replace(weights, threshold=settings.threshold)
-    scorer = EvidenceScorer(index.passages(), encoder, weights)
+    scorer = EvidenceScorer(index.passages(), encoder, weights, reranker)
     reader, line = _reader(settings)
     found = "BM25 alone: no sentence encoder (make models makes models/minilm)" if path is None else f"BM25 and {path}"
+    if reranker is not None:
+        found = f"{found}, judged again by {other}"
     assistant = DocumentAssistant(
         index, index.retrievers(), scorer, reader, _rewriter(settings), passages=settings.passages
     )
@@ -277,13 +288,14 @@ def _rewriter(settings: Ask) -> Rewriter | None:
 
 
 def _read_weights(file: str) -> EvidenceWeights:
-    from finegrained_rlhf.inscit.asking.evidence import FEATURES, EvidenceWeights
+    from finegrained_rlhf.inscit.asking.evidence import FEATURES, RERANKED, EvidenceWeights
 
     row = read_json(file)
     weights = row.get("weights") if isinstance(row, dict) else None
     numbers = [row.get("bias"), row.get("threshold"), row.get("close")] if isinstance(row, dict) else [None]
-    if not isinstance(weights, dict) or not set(weights) <= set(FEATURES):
-        raise DataError(f"expected weights of {', '.join(FEATURES)}, as measure=FILE writes them", file=file)
+    if not isinstance(weights, dict) or not set(weights) <= {*FEATURES, *RERANKED}:
+        names = ", ".join([*FEATURES, *RERANKED])
+        raise DataError(f"expected weights of {names}, as measure=FILE writes them", file=file)
     if not all(map(is_number, [*numbers, *weights.values()])):
         raise DataError("bias, threshold, close and weights: expected numbers", file=file)
     return EvidenceWeights(row["bias"], weights, row["threshold"], row["close"])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
+import subprocess
+import sys
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.inscit.documents.readers import Document, read_document
 
 _MEMORY = 4 * 2**30  # bytes of address space that reading may take
 _START_S = 60.0  # that the process itself may take to begin
+# No process of `multiprocessing`: that would run a user's script a second time where it does not guard its main part.
+_PROGRAM = f"import sys; from {__name__} import _serve; _serve(int(sys.argv[1]))"
 
 
 class ReadingProcess:
@@ -25,7 +28,7 @@ class ReadingProcess:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._process: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
     def __enter__(self) -> ReadingProcess:
@@ -64,27 +67,34 @@ class ReadingProcess:
 
     def _begin(self) -> Connection:
         if self._connection is None:
-            context = multiprocessing.get_context("spawn")
-            self._connection, other = context.Pipe()
-            self._process = context.Process(target=_serve, args=(other,), daemon=True)
-            self._process.start()
-            other.close()
-            if not self._connection.poll(_START_S):
+            self._connection, other = Pipe()
+            with other:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _PROGRAM, str(other.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[other.fileno()],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                )
+            try:
+                began = self._connection.poll(_START_S) and self._connection.recv()
+            except EOFError:
+                began = False
+            if not began:
                 self._end()
                 raise DataError("cannot be read: the reading process did not begin")
-            self._connection.recv()
         return self._connection
 
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.join()
+            self._process.wait()
         if self._connection is not None:
             self._connection.close()
         self._process = self._connection = None
 
 
-def _serve(connection: Connection) -> None:
+def _serve(descriptor: int) -> None:
+    connection = Connection(descriptor)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what libraries complain about is said in a line
     connection.send("ready")

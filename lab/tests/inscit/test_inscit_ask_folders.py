@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ask_folders import TEST, Asked, make_folder
+from finegrained_lab.worlds.folders.make import Asked, make_folder
+from finegrained_lab.worlds.folders.places import PLACES
+from finegrained_lab.worlds.folders.unseen import UNSEEN
 
 from finegrained_rlhf.inscit import Ask
 from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant

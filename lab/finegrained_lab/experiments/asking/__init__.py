@@ -1,0 +1,8 @@
+"""How well `finegrained ask` answers from generated folders, and the weights that it is shipped with."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {"AnswerFolders": "answers", "AskTable": "table", "FitEvidence": "fit", "Folders": "folders", "System": "folders"},
+)
