@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_model
 from transformers import AutoModelForCausalLM
 
 from finegrained_rlhf.rollout import VLLMConfig
@@ -65,7 +66,7 @@ class FakeVLLM:
             assert body["method"] == "reload_weights"
             with self.lock:
                 self.path = body["kwargs"]["weights_path"]
-                self.model = self._open(self.path)
+                load_model(self.model, Path(self.path) / "model.safetensors")
             self.loaded.append(Path(self.path).name)
             return 200, {"results": [None]}
         if path == "/reset_prefix_cache":

@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.inscit import Ask
 from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
-from finegrained_rlhf.inscit.asking.evidence import EvidenceScorer, EvidenceWeights
+from finegrained_rlhf.inscit.asking.evidence import FEATURES, EvidenceScorer, EvidenceWeights, Reranker
 from finegrained_rlhf.inscit.asking.job import open_assistant
 from finegrained_rlhf.inscit.asking.measures import (
     GoldQuestion,
@@ -25,6 +25,7 @@ from finegrained_rlhf.inscit.asking.measures import (
 )
 from finegrained_rlhf.inscit.asking.readers import ChatReader
 from finegrained_rlhf.inscit.asking.rewriters import instructed
+from finegrained_rlhf.inscit.documents.passages import DocumentPassage
 
 FILES = {
     "ferry.md": "# Ferry of Vellin\n\n## Times\n\nThe first boat leaves at 6:40. Dogs travel for free.\n\n"
@@ -225,10 +226,43 @@ class WordVectors:
 def test_features_by_hand(assistant: DocumentAssistant) -> None:
     passage = assistant.index["ferry.md#1"]
     scorer = EvidenceScorer(assistant.index.passages(), WordVectors(), EvidenceWeights(0.0, {}, 0.5))
-    ((titled, stripped, apart, covered, unnamed, asked, shared, rank),) = scorer.describe(
-        "Who is captain in Vellin?", [(passage, passage.sentences[0])]
+    question = "Who is captain in Vellin?"
+    row = dict(zip(FEATURES, scorer.describe(question, [(passage, passage.sentences[0])])[0], strict=True))
+    assert row["titled"] == pytest.approx(1.0)  # captain and Vellin
+    assert row["stripped"] == pytest.approx(1.0)  # Vellin is in the title
+    assert (row["apart"], row["margin"], row["elsewhere"]) == pytest.approx((0.0, 0.0, 0.0), abs=1e-6)
+    assert (row["covered"], row["unnamed"], row["expected"], row["rank"]) == (1.0, 0.0, 1.0, 1.0)  # Mira Toll is a name
+    assert 0 < row["shared"] < 1 and row["common"] == 0.0
+
+
+def test_a_sentence_is_held_against_the_others() -> None:
+    """Of two documents: what one says better counts against the other, what both say against both."""
+    texts = {"a.md": ["The captain of a boat.", "Hello there."], "b.md": ["A boss.", "Hello there."]}
+    passages = []
+    for file, sentences in texts.items():
+        spans, text = [], ""
+        for sentence in sentences:
+            spans.append((len(text), len(text) + len(sentence)))
+            text += sentence + " "
+        passages.append(DocumentPassage(f"{file}#0", file, (file,), text, 0, tuple(spans)))
+    scorer = EvidenceScorer(passages, WordVectors(), EvidenceWeights(0.0, {}, 0.5))
+    places = [(passage, span) for passage in passages for span in passage.sentences]
+    rows = scorer.describe("captain", places)
+    near, margin, elsewhere, common = (
+        rows[:, FEATURES.index(name)] for name in ("stripped", "margin", "elsewhere", "common")
     )
-    assert titled == pytest.approx(1.0)  # captain and Vellin
-    assert (stripped, apart) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-6))  # Vellin is in the title
-    assert (covered, unnamed, asked, rank) == (1.0, 0.0, 1.0, 1.0)  # Mira Toll is a name
-    assert 0 < shared < 1
+    half = 0.5**0.5
+    assert near == pytest.approx([half, 0.5, 0.0, 0.5], abs=1e-6)
+    assert margin == pytest.approx([half - 0.5, 0.5 - half, -0.5, 0.5], abs=1e-6)
+    assert elsewhere == pytest.approx([0.0, 0.0, half, half - 0.5], abs=1e-6)
+    assert common.tolist() == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_a_reranker_looks_at_the_best_again(assistant: DocumentAssistant) -> None:
+    passage = assistant.index["ferry.md#1"]
+    first, last = EvidenceWeights(0.0, {"titled": 1.0}, 0.5), EvidenceWeights(-1.0, {"titled_again": 2.0}, 0.5)
+    reranker = Reranker(WordVectors(), first, looked=1)
+    scorer = EvidenceScorer(assistant.index.passages(), WordVectors(), last, reranker)
+    (best,) = scorer.candidates("Who is captain in Vellin?", [passage, assistant.index["mill.md#0"]])
+    assert (best.passage.id, len(best.features)) == ("ferry.md#1", len(FEATURES) + 2)
+    assert best.probability == pytest.approx(1 / (1 + np.exp(-1.0))) and best.features[-2] == pytest.approx(1.0)
