@@ -220,10 +220,11 @@ def late(script: str, *args: str) -> str:
         ("steps.late.script=make_factwrld", "step late: "),
         (late("make_factworld", "sed=1", "output_dir=out/x"), "step late: make_factworld: unknown key 'sed'"),
         (late("train_sft", "experiment=factworld/sft", "output_dir=out/x", "policy.path=out/model"), "path: out/model"),
+        ("steps=null", "steps: expected steps by name; steps.NAME=null leaves one out"),
     ],
 )
 def test_all_steps_are_checked_before_the_first(own: Path, wrong: str, told: str) -> None:
-    with pytest.raises(FineGrainedError, match=r"^step (last|late): ") as caught:
+    with pytest.raises(FineGrainedError, match=r"^steps?( last| late)?: ") as caught:
         run(f"++{wrong}")
     assert told in str(caught.value) and "\n" not in str(caught.value)
     assert not (own / "out").exists() and not (own / "begun.txt").exists()
