@@ -16,6 +16,7 @@ import torch
 from feedback_samples import record
 from reward_model_samples import save_bert
 from safetensors.numpy import load_file, save_file
+from script_runs import rows, run_again_after_a_kill, run_in_two_processes, run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
@@ -23,6 +24,7 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, SpanError
+from finegrained_rlhf.models.tiny import MakeTinyModels, TinyT5Config
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer
 from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
@@ -397,3 +399,50 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
         trained(tmp_path, planted=("swaps",))
     with pytest.raises(ConfigError, match="component must be one of"):
         BottleneckScorer("x", "style")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.scripts
+def test_launched_runs_learn_from_it_and_watch(tmp_path: Path) -> None:
+    """PPO in two processes as in one; killed with -9 and started again it ends alike."""
+    bottleneck, _ = trained(tmp_path / "model")
+    passages = [{"content": " ".join(SENTENCES), "wikipage": "Vara Island"}]
+    prompts = [
+        {"text": f"question: {QUESTION} number {n}", "question": QUESTION, "passages": passages, "answer": [GOLD]}
+        for n in range(4)
+    ]
+    write_json(tmp_path / "prompts.json", prompts)
+    models = MakeTinyModels(
+        data=[str(tmp_path / "prompts.json")],
+        output_dir=str(tmp_path / "models"),
+        t5=TinyT5Config(d_model=32, d_ff=32, num_layers=1),
+    )
+    models.run()
+
+    def command(output: Path) -> list[str]:
+        return [
+            "train_ppo",
+            "experiment=smoke",
+            "prepare=null",
+            f"output_dir={output}",
+            f"data={tmp_path}/prompts.json",
+            f"validation_data={tmp_path}/prompts.json",
+            f"policy.path={tmp_path}/models/t5",
+            f"value.path={tmp_path}/models/t5",
+            "reward=bottleneck",
+            *(f"reward.components.{name}.path={bottleneck}" for name in ("relevance", "factuality", "completeness")),
+            "reward.watch=[cut_lead,best_sentence,gold]",
+        ]
+
+    one, two, killed = tmp_path / "one", tmp_path / "two", tmp_path / "killed"
+    done = run_script(*command(one))
+    assert done.returncode == 0, done.stderr
+    done = run_in_two_processes(*command(two))
+    assert done.returncode == 0, done.stderr
+    run_again_after_a_kill(*command(killed), when=(killed / "checkpoints/step_1").exists)
+    evaluated = rows(one / "eval.jsonl")
+    watched = {key for key in evaluated[0] if key.startswith("watch/")}
+    assert {f"watch/{name}/total" for name in ("cut_lead", "best_sentence", "gold")} <= watched
+    assert rows(killed / "eval.jsonl") == evaluated
+    for ours, theirs in zip(rows(two / "eval.jsonl"), evaluated, strict=True):
+        assert {key: ours[key] for key in watched} == pytest.approx({key: theirs[key] for key in watched}, abs=1e-4)
