@@ -260,8 +260,39 @@ def _hash(passage: DocumentPassage, span: Span) -> int:
 
 
 SHIPPED: dict[Judges, EvidenceWeights] = {
-    "reranker": EvidenceWeights(0.0, {}, threshold=0.77),
-    "encoder": EvidenceWeights(0.0, {}, threshold=0.77),
-    "words": EvidenceWeights(0.0, {}, threshold=0.77),
+    "reranker": EvidenceWeights(
+        -7.032,
+        {
+            "margin": 7.725,
+            "elsewhere": -4.994,
+            "covered": 1.07,
+            "unnamed": -13.004,
+            "expected": 1.421,
+            "rank": 0.32,
+            "common": -2.361,
+            "titled_again": 7.433,
+            "stripped_again": 3.985,
+        },
+        threshold=0.214,
+    ),
+    "encoder": EvidenceWeights(
+        -5.568,
+        {
+            "titled": 6.512,
+            "margin": 9.409,
+            "elsewhere": -6.176,
+            "covered": 1.967,
+            "unnamed": -12.625,
+            "expected": 1.527,
+            "rank": 0.459,
+            "common": -2.864,
+        },
+        threshold=0.435,
+    ),
+    "words": EvidenceWeights(
+        -2.68,
+        {"covered": 0.681, "unnamed": -7.23, "expected": 2.412, "rank": 0.795, "common": -3.199},
+        threshold=0.255,
+    ),
 }
-"""Weights by what judges sentences beside words; `pipeline=inscit/ask_weights` measured them (docs/ask.md)."""
+"""Weights by what judges sentences beside words; `pipeline=inscit/ask` fitted them (docs/ask.md)."""
