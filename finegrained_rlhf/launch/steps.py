@@ -233,8 +233,8 @@ def expanded(steps: Mapping[str, Any]) -> Iterator[Step]:
     """Steps with `each` repeated for every combination; `{name}` in their texts becomes the value.
 
     Raises:
-        ConfigError: there are no steps, or a step has an unknown key, not exactly one of `script` and `job`, or is like one
-            that is not there.
+        ConfigError: there are no steps, or a step has an unknown key, not exactly one of `script` and `job`, or is like
+            one that is not there.
     """
     if not isinstance(steps, Mapping):
         raise ConfigError("steps: expected steps by name; steps.NAME=null leaves one out")

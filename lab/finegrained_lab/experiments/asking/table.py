@@ -60,11 +60,11 @@ class AskTable(Results):
         """The page of a results file."""
         of = result["folder"]
         about = (
-            f"{len(result['by_folder'])} folders of {of['files']} Markdown files with planted facts, in styles that nothing "
-            f"was chosen on; {of['answerable']} questions a folder that a file answers and {of['not_answerable']} that none "
-            "does. *Cited*: an answer has a citation that holds the planted sentence, in its file. *Refused*: the answer is "
-            "that it is not in these documents; of what only other files state, and of all that cannot be answered. "
-            "*Precise*: citations of answers to questions that can "
+            f"{len(result['by_folder'])} folders of {of['files']} Markdown files with planted facts, in styles that "
+            f"nothing was chosen on; {of['answerable']} questions a folder that a file answers and "
+            f"{of['not_answerable']} that none does. *Cited*: an answer has a citation that holds the planted "
+            "sentence, in its file. *Refused*: the answer is that it is not in these documents; of what only other "
+            "files state, and of all that cannot be answered. *Precise*: citations of answers to questions that can "
             "be answered which hold the fact. *Right document*: the best sentence is in the file, answered or not. "
             "*Folders*: in which 12 of 15 are cited and 4 of 5 refused. In brackets 95% intervals over questions."
         )
