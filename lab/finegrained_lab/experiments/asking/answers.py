@@ -6,15 +6,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_lab.experiments.asking.folders import INJECTED, Folders, OpenFolder, System, holds
 from finegrained_lab.worlds.folders.make import Asked
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory
-from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
 from finegrained_rlhf.inscit.asking.evidence import EvidenceWeights
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
 
 from finegrained_lab.experiments.asking.folders import Folders, OpenFolder, System, holds
 from finegrained_rlhf.core.fields import Settings
@@ -138,6 +137,8 @@ def _logistic(
 
     A feature whose weight would have the other sign is left out, so that no sentence is less probable for being nearer.
     """
+    from sklearn.linear_model import LogisticRegression
+
     mean, spread = features.mean(axis=0), features.std(axis=0)
     kept = [i for i, sign in enumerate(signs) if sign and spread[i] > 0]
     while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,13 @@ from finegrained_lab.worlds.folders.unseen import UNSEEN
 from finegrained_lab.worlds.folders.work import WORK
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile
-from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
 from finegrained_rlhf.inscit.asking.evidence import EvidenceScorer, EvidenceWeights, Judges, Reranker, SentenceEncoder
 from finegrained_rlhf.inscit.asking.job import Ask, open_assistant
 from finegrained_rlhf.metrics.grounding import plain_words
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig, TextKind
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
 
 STYLES: dict[str, Style] = {**WORK, **PLACES, **UNSEEN}
 """All styles; weights are fitted on those of `WORK` and `PLACES`."""
