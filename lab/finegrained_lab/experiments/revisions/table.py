@@ -54,12 +54,12 @@ class RevisionsTable(Results):
     """Collects what `finegrained measure-revisions` found of several worlds.
 
     Attributes:
-        worlds: by name the directory of its seeds or folds, each with `revisions/MODELS_KIND.jsonl`.
+        worlds: by name the directory of its seeds or folds, each with `revisions/MODELS_KIND.jsonl`; null leaves one out.
         chosen_on: the seed on which settings are chosen, whose mass decides what is run, by its directory; None where
             nothing is.
     """
 
-    worlds: Mapping[str, str]
+    worlds: Mapping[str, str | None]
     chosen_on: str | None = None
 
     def run(self) -> dict[str, Any]:
@@ -70,6 +70,8 @@ class RevisionsTable(Results):
         """
         rows = []
         for world, directory in self.worlds.items():
+            if directory is None:
+                continue
             files: dict[str, list[Path]] = {}
             for unit in units(directory):
                 for file in sorted((unit / "revisions").glob("*.jsonl")):
