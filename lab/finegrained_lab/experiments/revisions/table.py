@@ -54,7 +54,8 @@ class RevisionsTable(Results):
     """Collects what `finegrained measure-revisions` found of several worlds.
 
     Attributes:
-        worlds: by name the directory of its seeds or folds, each with `revisions/MODELS_KIND.jsonl`; null leaves one out.
+        worlds: by name the directory of its seeds or folds, each with `revisions/MODELS_KIND.jsonl`; None leaves one
+            out.
         chosen_on: the seed on which settings are chosen, whose mass decides what is run, by its directory; None where
             nothing is.
     """
