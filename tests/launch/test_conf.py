@@ -410,7 +410,7 @@ def rlhf_steps() -> list[tuple[str, str]]:
         for pipeline in PIPELINES
         if pipeline.startswith("factworld/")
         and not re.fullmatch(
-            "factworld/(algorithm.*|.*grid|holes|.*models|annotation|(free_)?credit.*|preset.*|predict|revisions)",
+            "factworld/(algorithm.*|.*grid|holes|.*models|annotation|(free_)?credit.*|preset.*|predict|(free_)?revisions)",
             pipeline,
         )
         for system in RLHF
