@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -266,3 +269,20 @@ def test_a_reranker_looks_at_the_best_again(assistant: DocumentAssistant) -> Non
     (best,) = scorer.candidates("Who is captain in Vellin?", [passage, assistant.index["mill.md#0"]])
     assert (best.passage.id, len(best.features)) == ("ferry.md#1", len(FEATURES) + 2)
     assert best.probability == pytest.approx(1 / (1 + np.exp(-1.0))) and best.features[-2] == pytest.approx(1.0)
+
+
+def test_a_script_without_a_guard_opens_an_assistant(docs: Path, tmp_path: Path) -> None:
+    """Files are read in another process, which must not run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from finegrained_rlhf.inscit import Ask\n"
+        "from finegrained_rlhf.inscit.asking.job import open_assistant\n"
+        f"made, _ = open_assistant(Ask(docs={str(docs)!r}, index={str(tmp_path / 'index')!r}, encoder='none'))\n"
+        "print(made.ask('When did the museum of Orsk open?').answer)\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "The museum opened in 1931."
