@@ -93,7 +93,7 @@ def compare_family(family: str, device: torch.device) -> Result:
         "logprobs": entry(float((found - exact).abs().max()), tolerance),
         "gradient": entry(relative(its_gradient, gradient), 10 * tolerance),
         "unshared": entry(float((apart - found).abs().max()), tolerance),
-        "engine": entry(float(engine_gaps(there, drawn).max()), tolerance),
+        "engine": entry(float(engine_gaps(there, drawn).max()), 2 * tolerance),  # other sums: 1.2e-5 with AVX-512
     }
     equal |= recorded_and_called(there, asked, "recorded")
     with torch.autocast(device.type, dtype=torch.bfloat16):

@@ -12,16 +12,19 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModel
 
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.metrics.stress import weights_digest
 from finegrained_rlhf.models.encoders.model import input_limit, open_encoder
-from finegrained_rlhf.models.loading import load_tokenizer, model_directory
+from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory, read_model_config
 from finegrained_rlhf.text.segmentation import SpacySegmenter, Span, shared_segmenter
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, NEED, RELEVANCE, Array, Source
+from reward_models.encoders.models import is_causal
 from reward_models.kinds import KINDS
 from reward_models.record import NAMED_SEGMENTERS, may_name
 
@@ -36,23 +39,30 @@ _TOKENS = 128
 
 
 class SentenceEncoder:
-    """Mean-pooled unit vectors of texts by a pretrained encoder whose weights stay as they are; each text is read once.
+    """Unit vectors of texts by a pretrained model whose weights stay as they are; each text is read once.
+
+    Hidden states are averaged. Those of a decoder-only model are weighted by their positions, since the first ones have
+    read hardly anything of the text (Muennighoff, 2022: SGPT).
 
     Args:
-        path: directory of the encoder, or a Hub name.
+        path: directory of an encoder or a decoder-only model, or a Hub name.
 
     Attributes:
         known: vectors by text, float32 [D]; the oldest go where there are too many.
 
     Raises:
-        ModelError: there is no encoder.
+        ModelError: there is none.
     """
 
     def __init__(self, path: str) -> None:
         directory = model_directory(path, export="model")
-        self._network, self._tokenizer = open_encoder(directory), load_tokenizer(directory)
+        self._causal = is_causal(read_model_config(directory))
+        self._network = load_weights(AutoModel, directory, torch.float32) if self._causal else open_encoder(directory)
+        self._network.eval()
+        self._tokenizer = load_tokenizer(directory)
         self._limit = input_limit(self._network.config, self._tokenizer, _TOKENS)
-        self.digest = sha256_of(directory / "model.safetensors")
+        whole = directory / "model.safetensors"  # absent where the weights stand in several files
+        self.digest = sha256_of(whole) if whole.is_file() else str(weights_digest(directory))
         self.known: dict[str, np.ndarray] = {}
 
     def to(self, device: torch.device | str) -> SentenceEncoder:
@@ -73,10 +83,12 @@ class SentenceEncoder:
     @torch.no_grad()
     def _read(self, texts: Sequence[str]) -> None:
         rows = self._tokenizer(list(texts), truncation=True, max_length=self._limit)["input_ids"]
+        rows = [row or [self._tokenizer.eos_token_id or 0] for row in rows]  # of white space some have no token
         ids, mask = (part.to(self._network.device) for part in pad_rows(rows, self._tokenizer.pad_token_id or 0))
         with torch.autocast(self._network.device.type, enabled=False):  # the same vectors as in training
             hidden = self._network(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        pooled = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+        weights = mask.cumsum(1) * mask if self._causal else mask
+        pooled = (hidden * weights[:, :, None]).sum(1) / weights.sum(1, keepdim=True)
         self.known.update(zip(texts, torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy(), strict=True))
 
 

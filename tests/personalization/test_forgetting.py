@@ -242,7 +242,7 @@ def learnt_again(scene: Scene) -> None:
     """The user's events were written down, and nothing was derived from them yet."""
     with closing(sqlite3.connect(scene.answers.parent / "users.db")) as file, file:
         (number,) = file.execute("SELECT id FROM users WHERE name = ?", (SECRET,)).fetchone()
-        for table in ("notes", "evidence"):
+        for table in ("notes", "evidence", "versions"):
             file.execute(f"DELETE FROM {table} WHERE user = ?", (number,))
         file.execute("UPDATE events SET applied = 0 WHERE user = ?", (number,))
 

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from feedback_samples import record
-from reward_model_samples import save_bert
+from reward_model_samples import save_bert, save_llama
 from safetensors.numpy import load_file, save_file
 from script_runs import rows, run_again_after_a_kill, run_in_two_processes, run_script
+from transformers import AutoModel, AutoTokenizer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
@@ -239,6 +241,22 @@ def test_need_is_learnt_within_questions(tmp_path: Path) -> None:
     assert not np.array_equal(inside, model.need(held)) and model.need(held).argmax() == 0
     with pytest.raises(DataError, match="fewer than two records have a gold answer"):
         learn_need(model, [replace(one, gold="Nobody knows.") for one in feedback(3)], BottleneckConfig())
+
+
+@pytest.mark.parametrize("save", [save_bert, save_llama])
+def test_a_vector_says_what_its_text_says_alone(save: Any, tmp_path: Path) -> None:
+    """Whatever it was read beside; an average of states, of a decoder-only model one that counts later states more."""
+    path = save(tmp_path)
+    texts = ["cold", "It is cold, wide and deep.", " ", "good bad word filler one two three"]
+    together = SentenceEncoder(str(path))(texts)
+    assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(4))
+    for text, vector in zip(texts, together, strict=True):
+        assert SentenceEncoder(str(path))([text])[0] == pytest.approx(vector, abs=1e-6)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    states = AutoModel.from_pretrained(path).eval()(**tokenizer(texts[1], return_tensors="pt")).last_hidden_state[0]
+    weights = torch.arange(1.0, len(states) + 1) if save is save_llama else torch.ones(len(states))
+    wanted = torch.nn.functional.normalize((weights[:, None] * states).sum(0), dim=0).detach().numpy()
+    assert together[1] == pytest.approx(wanted, abs=1e-6)
 
 
 def test_corrected_answers_teach_what_is_needed(tmp_path: Path) -> None:

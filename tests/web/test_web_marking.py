@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import random
@@ -179,6 +180,18 @@ def disagreeing(tmp_path: Path, count: int = 6, people: tuple[str, ...] = ("ann"
             there = place == 0 or int(one[1:]) % 2 == 0
             office.finish(name, one, [(0, 19, "Irrelevant")] if there else [], seconds=20 + number)
     return office
+
+
+def test_a_page_is_drawn_again_when_a_training_ends(tmp_path: Path) -> None:
+    office = Office(tmp_path)
+    training = outcome.Training(office.key, "relevance", "run")
+    office.marking.trainings.made.append(training)
+    before = office.owner.get(f"{office.here}/live").json()
+    assert before["running"] and office.owner.get(f"{office.here}/live").json() == before
+    assert html.escape(before["version"]) in office.owner.get(office.here).text
+    training.status = 0
+    after = office.owner.get(f"{office.here}/live").json()
+    assert not after["running"] and after["version"] != before["version"]
 
 
 def test_what_is_written_is_what_the_commands_make_of_the_exports(

@@ -100,6 +100,7 @@ def test_every_key_is_on_the_server_and_undone_on_another_device(browser: Browse
     at(other, "q1")
     mark(other, 25, 34, "Wrong-Grounding")
     other.locator("#finish").click()
+    other.locator("#correction").press("Control+End")
     other.locator("#correction").press_sequentially(" And cold.")
     expect(page.locator("#sent")).to_contain_text("No connection")
     expect(other.locator("#sent")).to_contain_text("No connection")

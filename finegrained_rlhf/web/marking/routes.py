@@ -373,7 +373,7 @@ def project_page(request: Request, person: Reviewer, key: str, said: str = "") -
         **{"kinds": outcome.kinds(project), "models": made.trainings.models()},
         **{"marked": outcome.exists(made.work, key), "saves": len(made.saves)},
         **{"trainings": [one for one in made.trainings.made if one.project == key], "p95": made.p95()},
-        **{"version": json.dumps(made.work.version(key)), "others": sorted(set(known) - set(project.annotators))},
+        **{"version": _version(made, key), "others": sorted(set(known) - set(project.annotators))},
     )
     return render(request, "marking/project.html", **values)
 
@@ -383,7 +383,13 @@ def live(request: Request, person: Reviewer, key: str) -> JSONResponse:
     """Whether anything was done since."""
     made = marking_of(request)
     running = any(one.status is None for one in made.trainings.made)
-    return JSONResponse({"version": json.dumps(made.work.version(key)), "running": running})
+    return JSONResponse({"version": _version(made, key), "running": running})
+
+
+def _version(made: Marking, key: str) -> str:
+    """Another one whenever the project's page shows something else."""
+    trainings = [one.status for one in made.trainings.made if one.project == key]
+    return json.dumps([made.work.version(key), trainings])
 
 
 @router.get("/marking/p/{key}/types.css")
