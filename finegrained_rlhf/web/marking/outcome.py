@@ -15,13 +15,15 @@ from finegrained_rlhf.annotation.annotations import write_annotations
 from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.files import atomic_directory, write_json, write_text
-from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.launch.children import as_yaml, run_logged
 from finegrained_rlhf.web.marking import figures
 from finegrained_rlhf.web.marking.work import Work
 
 FEEDBACK = "feedback.json"
 _OURS = ("manifest.json", "items.jsonl", "annotations.jsonl", FEEDBACK, "agreement.json", "decisions.json")
+_FEW = 10
+"""Records of which the part that is usually held out, a tenth, is less than one: all of them are trained on."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -136,6 +138,8 @@ class Trainings:
         command += ["taxonomy=marked", *chosen, "processes.precision=auto"]
         command += [f"{name}={json.dumps(str(path), ensure_ascii=False)}" for name, path in paths.items()]
         command += [f"{name}={value:g}" for name, value in numbers.items()]
+        if len(read_feedback(marked / FEEDBACK, project.taxonomy)) < _FEW:
+            command += ["held_out=0"]
         made = Training(key, kind, run)
         self.made.append(made)
         threading.Thread(target=self._follow, args=(made, command, conf / "log.txt"), daemon=True).start()
