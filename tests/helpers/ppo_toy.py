@@ -212,6 +212,8 @@ def assert_alike(
         for alone, together in zip(expected, metrics, strict=True):
             assert together["processes"] == len(several) and alone["processes"] == 1
             same = {**alone, "processes": len(several)}
+            norm = same.pop("gradient_norm", 0.0)  # of a later step: Adam has made more of rounding
+            assert together.pop("gradient_norm", 0.0) == pytest.approx(norm, rel=1e-3)
             assert together == pytest.approx(same, abs=2e-4, rel=1e-4)
         for key, parameter in parameters.items():
             torch.testing.assert_close(moved[key], parameter, atol=5e-5, rtol=0)

@@ -285,11 +285,14 @@ def _most_likely(policy: PolicyGenerator, prompt: str, values: list[str]) -> str
         ids = torch.cat([policy.tokenizer(prompt, return_tensors="pt").input_ids, answer], dim=1)
         logprobs = policy.policy.model(ids).logits.log_softmax(dim=-1)[0, -answer.shape[1] - 1 : -1]
         sums.append(float(logprobs.gather(1, answer[0][:, None]).sum()))
+    assert sorted(sums)[-1] - sorted(sums)[-2] > 1e-3  # no tie, which any answer would win
     return values[sums.index(max(sums))]
 
 
 def test_a_policy_of_ours(tmp_path: Path) -> None:
-    tokenizer = causal_tokenizer(build_tokenizer(["the color of Ana is red. the city is Rome."]), 64)
+    values = ["red", "of", "Rome"]
+    texts = ["the color of Ana is red. the city is Rome.", *(f'{{"color": "{value}"}}' for value in values)]
+    tokenizer = causal_tokenizer(build_tokenizer(texts), 64)
     with torch.random.fork_rng():
         build_llama(tokenizer, TinyLlamaConfig(d_model=32, max_length=64), seed=4).save_pretrained(tmp_path / "llama")
     tokenizer.save_pretrained(tmp_path / "llama")
@@ -299,9 +302,8 @@ def test_a_policy_of_ours(tmp_path: Path) -> None:
     assert made.text == policy.generate([prompt], max_new_tokens=8)[0][0]
     assert made.tokens_in == len(policy.tokenizer(prompt).input_ids) and 0 <= made.tokens_out <= 8
     assert LocalGenerator(policy, max_new_tokens=8).generate(prompt) == made
-    schema = ReplySchema({"color": Choice(("red", "of", "Rome"))})
-    chosen = ask(LocalGenerator(policy), prompt, schema)
-    assert chosen.tries == 1 and chosen.value["color"] == _most_likely(policy, prompt, ["red", "of", "Rome"])
+    chosen = ask(LocalGenerator(policy), prompt, ReplySchema({"color": Choice(tuple(values))}))
+    assert chosen.tries == 1 and chosen.value["color"] == _most_likely(policy, prompt, values)
     for text, error in ((" ", "empty"), ("the color " * 40, "tokens")):
         with pytest.raises(DataError, match=error):
             LocalGenerator(policy, 8, max_prompt_tokens=16).generate(text)
