@@ -130,11 +130,11 @@ def _declared(name: str, result: dict[str, Any], key: str, default: str) -> Any:
 
 def _failed(judged_by: JudgedBy, result: dict[str, Any]) -> tuple[str, ...]:
     """Why a table's judge does not count (`finegrained_lab.experiments.gate`); empty where it does."""
-    if judged_by != "learned model":
-        return ()
-    if "gate" not in result:
+    if "gate" in result:  # also of a table whose other columns need no judge
+        return () if result["gate"]["passed"] else tuple(result["gate"]["reasons"])
+    if judged_by == "learned model":
         return ("its judge was put to no stress test, nor shown people's answers and a cut copy",)
-    return () if result["gate"]["passed"] else tuple(result["gate"]["reasons"])
+    return ()
 
 
 def _hardware(result: dict[str, Any]) -> str:
