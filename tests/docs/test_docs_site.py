@@ -69,6 +69,11 @@ def test_what_has_been_proven_is_what_the_results_files_say() -> None:
     proven = load("proven")
     assert proven.PAGE.read_text(encoding="utf-8") == proven.proven_page(), "run: python docs/site/proven.py"
     assert proven.README.read_text(encoding="utf-8") == proven.readme_with_lines(), "run: python docs/site/proven.py"
+    failed = ["it pays for copies"]
+    for judge in ("labels", "learned model"):
+        assert proven._failed(judge, {"gate": {"passed": False, "reasons": failed}}) == tuple(failed)
+        assert proven._failed(judge, {"gate": {"passed": True}}) == ()
+    assert proven._failed("labels", {}) == () != proven._failed("learned model", {})
     shown = {table.page for table in proven.tables()}
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs/results").glob("*/*.md")}
     assert shown == pages  # no committed table is left out

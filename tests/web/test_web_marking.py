@@ -6,6 +6,7 @@ import html
 import itertools
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,30 @@ def test_a_page_is_drawn_again_when_a_training_ends(tmp_path: Path) -> None:
     training.status = 0
     after = office.owner.get(f"{office.here}/live").json()
     assert not after["running"] and after["version"] != before["version"]
+
+
+@pytest.mark.parametrize(("count", "all_learnt_from"), [(9, True), (10, False)])
+def test_of_few_finished_items_none_is_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, all_learnt_from: bool
+) -> None:
+    names, started = [f"q{n}" for n in range(count)], []
+
+    def ran(command: list[str], log: Path) -> int:
+        log.write_text("done")
+        started.append(command)
+        return 0
+
+    monkeypatch.setattr(outcome, "run_logged", ran)
+    office = Office(tmp_path, items=[item(name) for name in names], people=("ann",))
+    for name in names:
+        office.finish("ann", name)
+    (office.directory / "encoder").mkdir()
+    (office.directory / "encoder" / "config.json").write_text("{}")
+    office.owner.write(office.here, action="train", kind="relevance", model="encoder", run="new")
+    (training,) = office.marking.trainings.made
+    while training.status is None:
+        time.sleep(0.01)
+    assert ("held_out=0" in started[0]) == all_learnt_from
 
 
 def test_what_is_written_is_what_the_commands_make_of_the_exports(
