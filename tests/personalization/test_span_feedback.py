@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -91,6 +92,23 @@ def test_a_file_of_edits_becomes_feedback(tmp_path: Path, capsys: pytest.Capture
         assert words_after(record.predictions[0], record.feedback.errors) == words_and_marks(edit["edited"])
     again = EditsToFeedback(str(tmp_path / "again.json"), data=str(tmp_path / "edits.jsonl")).run()
     assert again == records
+
+
+def test_hindsight_says_what_texts_that_stop_early_need(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "edits.jsonl", EDITS)
+    keys: dict[str, Any] = {"data": str(tmp_path / "edits.jsonl"), "hindsight": 2}
+    records = EditsToFeedback(str(tmp_path / "feedback.json"), **keys).run()
+    assert read_feedback(tmp_path / "feedback.json", taxonomy()) == records
+    for edit in EDITS[:3]:
+        own = {record.predictions[0]: record for record in records if record.question == edit["context"]}
+        assert {edit["draft"], edit["edited"]} <= own.keys()
+        beginnings = own.keys() - {edit["draft"], edit["edited"]}
+        assert beginnings and all(edit["draft"].startswith(b) or edit["edited"].startswith(b) for b in beginnings)
+        for text, record in own.items():
+            assert record.feedback is not None and bool(record.feedback.errors) == (text != edit["edited"])
+            assert words_after(text, record.feedback.errors) == words_and_marks(edit["edited"])
+    others = EditsToFeedback(str(tmp_path / "others.json"), **keys, seed=1).run()
+    assert others != records and len({record.id for record in records}) == len(records)
 
 
 class Pieces:
