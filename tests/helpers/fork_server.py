@@ -83,14 +83,15 @@ _OF_ENGINES = tuple(f"finegrained_rlhf.bridges.{engine}" for engine in ("skyrl",
 
 
 def import_everything() -> None:
-    """The libraries, and every module of the project."""
+    """The libraries, and every module of the project; without those of packages that an engine's environment lacks."""
     for name in _LIBRARIES:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     for package in filter(importlib.util.find_spec, ("finegrained_rlhf", "reward_models", "finegrained_lab")):
         paths = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(paths, f"{package}."):
             if not module.name.endswith(".__main__"):
-                with contextlib.suppress(*[ConfigError] if module.name in _OF_ENGINES else []):
+                with contextlib.suppress(ModuleNotFoundError, *[ConfigError] if module.name in _OF_ENGINES else []):
                     importlib.import_module(module.name)
 
 

@@ -6,6 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "EditDrafts": "drafts",
+        "HoldDrafts": "drafts",
         "MakeStyleWorld": "make",
         "StyleEditScorer": "reward",
         "StyleReader": "reader",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
-from finegrained_rlhf.personalization.span_feedback import EditCost, edit_cost
+from finegrained_rlhf.personalization.span_feedback import NOTE_TITLE, EditCost, edit_cost
+from finegrained_rlhf.text.templates import task_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +41,14 @@ class WriteStyleTexts(Settings):
     Attributes:
         contexts: file of contexts.
         output: JSON-lines file: `id`, `question` (the context), `passages` (none), `answer`.
+        preferences: file of the true preference by source; with it each prompt has its reader's as a passage for
+            rewards, and what the policy reads, `text`, is as without it.
         seed: of the styles.
     """
 
     contexts: InputFile
     output: OutputFile
+    preferences: InputFile | None = None
     seed: Seed = 0
 
     def run(self) -> int:
@@ -55,6 +59,12 @@ class WriteStyleTexts(Settings):
         """
         contexts = read_contexts(self.contexts)
         rows = [_prompt(one, rendered(bare_sentences(one.text), self._style(one.id))) for one in contexts]
+        if self.preferences is not None:
+            known = [preference for _, preference in read_wanted(self.contexts, self.preferences)]
+            rows = [
+                {**row, "text": task_text(row["question"], ()), "passages": [[NOTE_TITLE, preference]]}
+                for row, preference in zip(rows, known, strict=True)
+            ]
         write_jsonl(self.output, rows)
         print(f"{len(rows)} texts in styles at random -> {self.output}")
         return len(rows)
@@ -147,6 +157,42 @@ class EditDrafts(Settings):
         )
         print(f"{len(rows)} drafts: {shown} -> {self.output}")
         return measures
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldDrafts(Settings):
+    """Hold more drafts of a context against the text that its reader made of one: nobody is asked again.
+
+    Attributes:
+        edits: file of edits, one a context, in their order.
+        contexts: file of contexts.
+        drafts: files of drafts that no reader saw, as `finegrained generate` writes them.
+        output: file of edits: the given ones, and one for each of the drafts.
+    """
+
+    edits: InputFile
+    contexts: InputFile
+    drafts: Sequence[str]
+    output: OutputFile
+
+    def run(self) -> int:
+        """Read, write, print one line; returns how many edits there are.
+
+        Raises:
+            DataError: a file is damaged, the edits are not these contexts', or a context has no draft.
+        """
+        contexts, edits = read_contexts(self.contexts), list(read_jsonl(self.edits))
+        if [one.text for one in contexts] != [row["context"] for row in edits]:
+            raise DataError("expected one edit of each context, in their order", file=self.edits)
+        rows = list(edits)
+        for file in self.drafts:
+            drafts = read_texts(file, "response")
+            if missing := [one.id for one in contexts if one.id not in drafts]:
+                raise DataError(f"no response to {missing[0]}", file=file)
+            rows += [{**row, "draft": drafts[one.id]} for one, row in zip(contexts, edits, strict=True)]
+        write_jsonl(self.output, rows)
+        print(f"{len(rows)} drafts and what they should have been -> {self.output}")
+        return len(rows)
 
 
 def read_wanted(contexts: str, preferences: str) -> list[tuple[SourcedContext, str]]:

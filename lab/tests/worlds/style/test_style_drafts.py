@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finegrained_lab.worlds.style import (
     EditDrafts,
+    HoldDrafts,
     MakeStyleWorld,
     StyleReader,
     StyleWorldMonitor,
     WriteMajorityStyle,
     WriteStyleTexts,
 )
+from finegrained_lab.worlds.style.drafts import read_wanted
 from finegrained_lab.worlds.style.styles import DIMENSIONS, PLAIN, rendered, style_of, taken_from
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
@@ -115,3 +118,31 @@ def test_the_majority_of_edits_is_written_for_everybody(files: dict[str, str], t
     )
     assert job.run() == wanted
     assert [row["response"] for row in read_jsonl(tmp_path / "drafts.jsonl")] == [edited[0], edited[0]]
+
+
+def test_more_drafts_are_held_against_the_first_edit(files: dict[str, str], tmp_path: Path) -> None:
+    drafts = {"c0": "Cooks stir soups once again.", "c1": "Hello!"}
+    edit(files, tmp_path, drafts)
+    others = tmp_path / "others.jsonl"
+    write_jsonl(others, ({"id": name, "response": f"{text} Thank you for reading."} for name, text in drafts.items()))
+    keys: dict[str, Any] = {"edits": str(tmp_path / "output"), "contexts": files["contexts"]}
+    HoldDrafts(**keys, drafts=[str(others)], output=str(tmp_path / "held.jsonl")).run()
+    given, held = (list(read_jsonl(tmp_path / name)) for name in ("output", "held.jsonl"))
+    assert held[: len(given)] == given and len(held) == 2 * len(given)
+    for row, more in zip(given, held[len(given) :], strict=True):
+        assert {**more, "draft": row["draft"]} == row and more["draft"] == f"{row['draft']} Thank you for reading."
+    write_jsonl(others, [{"id": "c0", "response": "Soup."}])
+    with pytest.raises(DataError, match="no response to c1"):
+        HoldDrafts(**keys, drafts=[str(others)], output=str(tmp_path / "none.jsonl")).run()
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_what_a_reader_wants_is_shown_to_rewards_alone(files: dict[str, str], tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"contexts": files["contexts"], "seed": 4}
+    WriteStyleTexts(**keys, output=str(tmp_path / "plain")).run()
+    WriteStyleTexts(**keys, output=str(tmp_path / "noted"), preferences=files["preferences"]).run()
+    plain, noted = (read_prompt_file(tmp_path / name) for name in ("plain", "noted"))
+    true = [preference for _, preference in read_wanted(files["contexts"], files["preferences"])]
+    assert [one.text for one in noted] == [one.text for one in plain] and not plain[0].metadata["passages"]
+    assert [one.metadata["passages"][0].text for one in noted] == true
+    assert [one.metadata["references"] for one in noted] == [one.metadata["references"] for one in plain]
