@@ -14,8 +14,9 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 PAIRS = ("dpo", "dpo_sft", "dpop", "dpo_spans", "dpo_shuffled")
-REWARDED = ("rloo_true", "rloo_mass", "rloo_shuffled")
-SCORERS = {"exact": "ranked", "mass": "ranked", "mass_shuffled": "ranked", "mass_noted": "ranked_noted"}
+REWARDED = ("rloo_true", "rloo_noted", "rloo_mass", "rloo_plain", "rloo_shuffled")
+MASSES = ("mass_noted", "mass", "mass_plain", "mass_shuffled")
+SCORERS = {"exact": "ranked", **{name: "ranked_noted" if name == "mass_noted" else "ranked" for name in MASSES}}
 SETTINGS = ("used", "new", "foreign")
 LIKELIHOODS = ("accuracy", "logprob/chosen", "logprob/rejected", "moved/chosen", "moved/rejected")
 
@@ -30,7 +31,7 @@ class EditTeachersTable(CurvesTable):
     systems: ClassVar[tuple[str, ...]] = ("writer", "majority", "sft", *PAIRS, *REWARDED)
     baseline: ClassVar[str] = "writer"
     columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
-    runs: ClassVar[tuple[str, ...]] = ("mass", "mass_shuffled", "mass_noted", "sft", *PAIRS, *REWARDED)
+    runs: ClassVar[tuple[str, ...]] = (*MASSES, "sft", *PAIRS, *REWARDED)
     curved: ClassVar[tuple[str, ...]] = REWARDED
     validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
     caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
@@ -40,8 +41,12 @@ class EditTeachersTable(CurvesTable):
         "table before](style_training.md). `sft`: the writer trained on the edited texts; `dpo`: on pairs of an "
         "edited text and its draft; `dpo_sft`: with an SFT term; `dpop`: DPO-Positive; `dpo_spans`: on the tokens "
         "alone in which the two differ; `dpo_shuffled`: on pairs that a coin turns. `rloo_true`: RLOO with minus "
-        "the true cost as the reward, the ceiling; `rloo_mass`: with minus the words that a reward model expects to"
-        " be changed in each sub-sentence; `rloo_shuffled`: with one that learnt from labels in random order."
+        "the true cost as the reward, the ceiling; `rloo_mass`: with minus the words that a reward model expects to "
+        "be changed in each sub-sentence. That model, `mass`, learnt from the edited drafts, from three more drafts "
+        "of each context that no reader saw, held against the same edited text, from the edited texts, and from "
+        "beginnings of all of them (`hindsight=1`); `mass_plain` from the edited drafts alone; `mass_noted` as "
+        "`mass`, and it reads the reader's true preference, which the policy of `rloo_noted` does not; "
+        "`mass_shuffled` from labels in random order."
     )
 
     def introduction(self, result: Mapping[str, Any]) -> str:
