@@ -119,10 +119,10 @@ class EditsToFeedback(Settings):
         memory: FILE of a `UserMemory`, or `postgresql://…`; None where `data` is read.
         users: whose edits of the memory are taken, by name. Those who have decided otherwise are left out, and counted;
             of those whose decision is not recorded, the application says who has agreed.
-        hindsight: above 0, each edit gives more records: the edited text, which needs no edit, and so many beginnings
-            of it and of the draft, cut behind words drawn at random, which need the rest. Nobody was asked about them.
-            A reward model that never saw a text that stops early takes one for free.
-        seed: of where they are cut.
+        hindsight: above 0, each edit gives more records: the edited text, which needs no edit, and it and the draft so
+            often with some words cut out, from one drawn at random to another or to the end, which need them back.
+            Nobody was asked about them. A reward model that never saw a text that lacks most takes one for free.
+        seed: of what is cut out.
     """
 
     every_process: ClassVar[bool] = False
@@ -179,8 +179,11 @@ class EditsToFeedback(Settings):
             return []
         rng, texts = random.Random(stable_hash(self.seed, "hindsight", key)), [edited]
         for text in (draft, edited):
-            ends = [match.end() for match in _WORD.finditer(text)][:-1]
-            texts += [text[:end] for end in sorted(rng.sample(ends, min(self.hindsight, len(ends))))]
+            words = list(_WORD.finditer(text))
+            for _ in range(self.hindsight if words else 0):
+                first = rng.randrange(len(words))
+                end = words[rng.randrange(first, len(words))].end() if rng.random() < 0.5 else len(text)
+                texts.append((text[: words[first].start()].rstrip(" ") + text[end:]).strip(" "))
         return [text for text in dict.fromkeys(texts) if words_and_marks(text) and text != draft]
 
     def _edits(self, left_out: set[str]) -> Iterator[tuple[str, dict[str, str]]]:

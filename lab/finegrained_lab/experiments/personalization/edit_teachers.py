@@ -44,7 +44,7 @@ class EditTeachersTable(CurvesTable):
         "the true cost as the reward, the ceiling; `rloo_mass`: with minus the words that a reward model expects to "
         "be changed in each sub-sentence. That model, `mass`, learnt from the edited drafts, from three more drafts "
         "of each context that no reader saw, held against the same edited text, from the edited texts, and from "
-        "beginnings of all of them (`hindsight=1`); `mass_plain` from the edited drafts alone; `mass_noted` as "
+        "all of them with words cut out (`hindsight=2`); `mass_plain` from the edited drafts alone; `mass_noted` as "
         "`mass`, and it reads the reader's true preference, which the policy of `rloo_noted` does not; "
         "`mass_shuffled` from labels in random order."
     )
