@@ -21,8 +21,7 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.functions import rouge_lsum
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span, sub_sentence_spans
-from reward_models.kinds import FACTUALITY, RELEVANCE
-from reward_models.labels.completeness import (
+from reward_models.completeness import (
     SentenceId,
     TokenF1Matcher,
     mapped_sentences,
@@ -30,6 +29,7 @@ from reward_models.labels.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
+from reward_models.kinds import FACTUALITY, RELEVANCE
 
 
 class PunktSegmenter:

@@ -35,9 +35,8 @@ from reward_models.data.examples import LabelSettings, RewardExample, build_exam
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, new_reward_model, raw_scores
 from reward_models.job import TrainRewardModel
-from reward_models.kinds import kind_named
-from reward_models.kinds.base import GlobalAttention
-from reward_models.kinds.parts import InputParts
+from reward_models.kinds import GlobalAttention, kind_named
+from reward_models.parts import InputParts
 from reward_models.record import RewardModelRecord
 from reward_models.train import RewardModelTrainer
 from reward_models.training.objectives import metrics_of, reward_model_objective

@@ -29,7 +29,7 @@ from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples
 from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.kinds import kind_named
-from reward_models.kinds.parts import InputParts, answer_parts, factuality_parts, relevance_parts
+from reward_models.parts import InputParts, answer_parts, factuality_parts, relevance_parts
 
 VOCABULARY, MAX_LENGTH = 8000, 2048
 SHARE_CUT = 0.01

@@ -1,4 +1,4 @@
-"""The settings of a reward model's training: its kind, inputs, labels, layers, rates and length."""
+"""The settings of a reward model's training: of a network in steps, and of a bottleneck that is fitted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import above, at_least, at_most, harmless
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.training.supervised.job import BatchConfig
-from reward_models.encoders.evidence import PassageChoice
-from reward_models.kinds.base import GlobalAttention
+from reward_models.kinds import GlobalAttention
+from reward_models.parts import PassageChoice
 from reward_models.record import check_input_settings
 
 if TYPE_CHECKING:
     from torch import nn
+from collections.abc import Sequence
 
 AnnotatorWeights = Literal["none", "agreement"]
 Selection = Literal["accuracy", "loss"]
@@ -144,3 +145,26 @@ class RewardModelConfig(Settings):
         if (self.epochs is None) == (self.steps is None):
             raise ConfigError("reward_model: set either epochs or steps, and the other to null")
         check_input_settings(self.global_attention, self.passages)
+
+
+@dataclass(frozen=True)
+class BottleneckConfig(Settings):
+    """A reward model whose answers earn what the question needs of its passages (`reward_models/bottleneck`).
+
+    One model has all components: relevance, factuality, completeness and preference. The encoder stays as it is.
+
+    Attributes:
+        needed: a passage sentence counts as needed where a gold answer says at least this share of it.
+        place: whether it may be read where a sentence stands, and how many others repeat it, to tell whether it is
+            needed; inner folds decide whether it is.
+        gold: whether preference learns that a gold answer is better than the answers to its question; nobody said so.
+        planted: families of changes (`rewards/stress`) that are planted in the training answers, so that whole answers
+            are learnt from more than people's comparisons; none by default.
+        changes: unmarked answers of each question that changes are planted in beside the gold one.
+    """
+
+    needed: Annotated[float, above(0), at_most(1)] = 0.4
+    place: bool = True
+    gold: bool = False
+    planted: Sequence[str] = ()
+    changes: Annotated[int, at_least(0)] = 1

@@ -1,4 +1,4 @@
-"""Training a reward model as a configuration: what `finegrained train-reward-model` builds and runs."""
+"""What `finegrained train-reward-model` and `finegrained make-tiny-reward-models` build and run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from finegrained_rlhf.core.markers import InputFile, ModelName, at_least, below,
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.training.supervised.job import BatchConfig, SupervisedRun
-from reward_models.bottleneck.config import BottleneckConfig
-from reward_models.config import RewardModelConfig
+from reward_models.config import BottleneckConfig, RewardModelConfig
 from reward_models.kinds import Kind, kind_named, kinds_of
-from reward_models.labels.pairs import CompletenessConfig
+from reward_models.pairs import CompletenessConfig
 from reward_models.record import NAMED_SEGMENTERS, may_name
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
     from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
     from finegrained_rlhf.runtime.processes import Processes
+from collections.abc import Sequence
+from pathlib import Path
+
+from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.markers import OutputDirectory, Seed
+from finegrained_rlhf.core.seeding import seed_everything
+from reward_models.kinds import KINDS
+from reward_models.record import RewardModelRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +85,7 @@ class TrainRewardModel(SupervisedRun):
         """Run the loop and measure the exported model; or fit a bottleneck."""
         if isinstance(self.reward_model, RewardModelConfig):
             return super().train(built, processes, run)
-        from reward_models.train_bottleneck import train_bottleneck
+        from reward_models.train import train_bottleneck
 
         return train_bottleneck(self, built, processes, run)
 
@@ -100,3 +108,35 @@ class TrainRewardModel(SupervisedRun):
     def loop(self, built: Any) -> LoopConfig:
         """The settings of the training loop; an epoch has as many steps as the batches of these examples."""
         return self.loop_settings(built.steps, epoch=built.plan.steps(1), validates=bool(built.validation))
+
+
+@dataclass(frozen=True)
+class MakeTinyRewardModels(Settings):
+    """Put random heads on an encoder or a decoder-only model, one model a kind.
+
+    Attributes:
+        encoder: directory of a (tiny) Longformer, or of a decoder-only model.
+        output_dir: a directory a kind is written here.
+        kinds: which ones.
+        seed: of the heads.
+    """
+
+    encoder: ModelName
+    output_dir: OutputDirectory
+    kinds: Sequence[str] = tuple(KINDS)
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        for name in self.kinds:
+            kind_named(name)
+
+    def run(self) -> None:
+        """Write the models; the scalar ones get mean 0 and standard deviation 1."""
+        from reward_models.encoders.models import new_reward_model
+
+        for kind in self.kinds:
+            seed_everything(self.seed, "tiny reward model", kind)
+            mean, std = (0.0, 1.0) if kind_named(kind).form == "sequence" else (None, None)
+            model = new_reward_model(self.encoder, RewardModelRecord(kind, mean=mean, std=std))
+            with atomic_directory(Path(self.output_dir) / kind) as directory:
+                model.save(directory)

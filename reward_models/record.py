@@ -10,9 +10,8 @@ from typing import Any, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json
-from reward_models.encoders.evidence import PassageChoice
-from reward_models.kinds import KINDS, Kind, SegmentKind, kind_named
-from reward_models.kinds.base import GlobalAttention
+from reward_models.kinds import KINDS, GlobalAttention, Kind, SegmentKind, kind_named
+from reward_models.parts import PassageChoice
 
 REWARD_MODEL_RECORD = "reward_model.json"
 LEAST_STD = 1e-3
@@ -34,12 +33,10 @@ def may_name(segmenter: object) -> bool:
 
 def check_input_settings(global_attention: str, passages: str) -> None:
     """Raise ConfigError where one of the two is no choice."""
-    if global_attention not in get_args(GlobalAttention):
-        expected = ", ".join(get_args(GlobalAttention))
-        raise ConfigError(f"global_attention must be one of {expected}, got {global_attention!r}")
-    if passages not in get_args(PassageChoice):
-        expected = ", ".join(get_args(PassageChoice))
-        raise ConfigError(f"passages must be one of {expected}, got {passages!r}")
+    of = {"global_attention": (global_attention, GlobalAttention), "passages": (passages, PassageChoice)}
+    for name, (value, choice) in of.items():
+        if value not in get_args(choice):
+            raise ConfigError(f"{name} must be one of {', '.join(get_args(choice))}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class RewardModelRecord:
     """What a reward model is, beside its weights.
 
     Attributes:
-        kind: name of its kind (`reward_models/kinds/`).
+        kind: name of its kind (`reward_models/kinds.py`).
         global_attention: which tokens of a Longformer see everything: `none`, `first` (the class token) or
             `separators` (and the class token). Other models take no notice.
         max_length: longest input in tokens.

@@ -19,7 +19,7 @@ from finegrained_rlhf.text.plain_text import TooLong
 from finegrained_rlhf.text.segmentation import Segmenter, Span, look_ahead_of, shared_segmenter
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.kinds import Kind, PairKind, SegmentKind
-from reward_models.kinds.parts import InputParts
+from reward_models.parts import InputParts
 from reward_models.record import LEAST_STD, RewardModelRecord, error_label_ids, missing_record, read_reward_model_record
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Training a reward model: its loss, what selects it, how it is put together, and what is measured in the end."""
+"""Training a reward model: its loss, what selects it, how it is put together, and what is measured in the end.
+
+A bottleneck is fitted in one go instead (`train_bottleneck`).
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.checkpoints import LoopState
 from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.training.supervised.trainer import AdditiveTrainer, SupervisedModelTrainer
+from reward_models.bottleneck.fit import FitSettings, fit_bottleneck
+from reward_models.bottleneck.model import COMPONENTS, Bottleneck, BottleneckRecord, SentenceEncoder
+from reward_models.config import BottleneckConfig
 from reward_models.data.examples import (
     BatchPlan,
     LabelSettings,
@@ -37,11 +44,17 @@ from reward_models.encoders.counts import CountLayer
 from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model, raw_scores
 from reward_models.job import TrainRewardModel
-from reward_models.kinds import PairKind, SegmentKind
+from reward_models.kinds import PairKind, SegmentKind, kinds_of
 from reward_models.record import LEAST_STD, RewardModelRecord, error_label_ids
 from reward_models.training.logistic import counted_items, fit_counts
 from reward_models.training.objectives import LabelWeights, labelled_items, metrics_of, reward_model_objective
-from reward_models.trust.measure import marked_texts, measure_trust
+from reward_models.trust.judging import judge_by_bottleneck, marked_texts
+from reward_models.trust.measure import measure_trust, trust_of
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
+    from reward_models.job import TrainRewardModel
+
 
 logger = logging.getLogger(__name__)
 
@@ -309,3 +322,48 @@ def _label_settings(job: TrainRewardModel) -> LabelSettings:
     if isinstance(kind, SegmentKind):
         kind = kind.with_min_words(job.network.min_span_words)
     return LabelSettings(kind, job.completeness.matching, job.network.inputs.prefixes)
+
+
+def train_bottleneck(
+    job: TrainRewardModel,
+    records: tuple[Sequence[FeedbackRecord], Sequence[FeedbackRecord]],
+    processes: Processes,
+    run: RunDirectory,
+) -> LoopResult:
+    """Fit, write the model, and measure it on the held-out records. There is one step, and no checkpoint.
+
+    Args:
+        job: whose `reward_model` is a `BottleneckConfig`.
+        records: to fit on, and to measure on (may be empty).
+        processes: of the run; the main one does the work.
+        run: where it is written.
+
+    Raises:
+        DataError: nobody said anything of a component, or no record has a gold answer and passages.
+        ModelError: `model` is no encoder.
+    """
+    result = LoopResult(1, 1, None, None)
+    if processes.is_main:
+        config, kinds = job.reward_model, kinds_of(job.taxonomy)
+        assert isinstance(config, BottleneckConfig)
+        encoder = SentenceEncoder(job.model).to(processes.device)
+        record = BottleneckRecord(job.model, encoder.digest, job.segmenter)
+        model, settings = Bottleneck(record, encoder, {}), FitSettings(kinds, job.completeness.matching, job.seed)
+        try:
+            learnt = fit_bottleneck(model, records[0], config, settings)
+        except DataError as error:
+            raise error.at(file=job.data) from None
+        with atomic_directory(run.final(job.export)) as directory:
+            model.save(directory)
+        dev = {}
+        for name in COMPONENTS if records[1] else ():
+            judged = judge_by_bottleneck(model, records[1], LabelSettings(kinds[name], job.completeness.matching))
+            if judged[0]:
+                dev[name] = trust_of(name, *judged).to_json(job.validation_data or job.data)
+        write_json(run.state, LoopState(1, 1).to_json(1))
+        fitted = {"need": learnt.to_json(), "weights": model.weights}
+        run.write_results({"train_examples": len(records[0]), "dev_examples": len(records[1]), **fitted, "dev": dev})
+        shown = ", ".join(f"{name} {report['accuracy']:.3f}" for name, report in dev.items())
+        print(f"bottleneck: dev accuracy {shown or 'not measured'}")
+    processes.barrier()
+    return result

@@ -1,7 +1,7 @@
 """Labels of the segments of an answer, from the spans that people marked in it, and spans that a model suggests to
 them.
 
-Which error types are whose is in `reward_models/kinds/`. Source: thesis app. D and
+Which error types are whose is in `reward_models/kinds.py`. Source: thesis app. D and
 tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original code.
 """
 

@@ -15,14 +15,13 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.rewards.stress.changes import Change, MakesChanges, run_changes
 from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.rewards.stress.reading import item_of
-from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
-from reward_models.bottleneck.lists import RatedList, best_of, fit_answers
 from reward_models.bottleneck.model import COMPLETE, COMPONENTS, PREFERENCE, PREFERRED, RELEVANT, Bottleneck, Head
 from reward_models.bottleneck.need import LearntNeed, learn_need
+from reward_models.config import BottleneckConfig
 from reward_models.kinds import Kind, PairKind, SegmentKind
-from reward_models.labels.pairs import Matching
-from reward_models.training.logistic import CountedItems, fit_counts, inner_losses
+from reward_models.pairs import Matching
+from reward_models.training.logistic import CountedItems, RatedList, best_of, fit_answers, fit_counts, inner_losses
 
 ANSWERS = COMPONENTS[2:]
 SIGNS = dict(

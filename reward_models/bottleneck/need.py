@@ -21,11 +21,10 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.grounding import facts_recalled
 from finegrained_rlhf.text.trivial import cut_lead
-from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import NEED, Array, Flags, Source, stems
-from reward_models.bottleneck.lists import RatedList, fit_lists
 from reward_models.bottleneck.model import Bottleneck, Head, relative
-from reward_models.training.logistic import INNER_FOLDS
+from reward_models.config import BottleneckConfig
+from reward_models.training.logistic import INNER_FOLDS, RatedList, fit_lists
 
 RIDGE = 10.0
 """Of the features that are no vectors, on features of spread 1."""

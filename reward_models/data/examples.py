@@ -18,7 +18,7 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter, deciding_character, look_ahead_of
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
 from reward_models.kinds import Kind, PairKind, SegmentKind
-from reward_models.labels.pairs import AnswerPair, Matching
+from reward_models.pairs import AnswerPair, Matching
 
 _BATCHES_SORTED_TOGETHER = 16
 

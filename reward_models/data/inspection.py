@@ -18,9 +18,9 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
+from reward_models.completeness import scores_to_preferences
 from reward_models.kinds import PREFERENCE, PairKind, SegmentKind, kinds_of
-from reward_models.labels.completeness import scores_to_preferences
-from reward_models.labels.pairs import AnswerPair, CompletenessConfig, Matching, PairSet, ordered_pairs
+from reward_models.pairs import AnswerPair, CompletenessConfig, Matching, PairSet, ordered_pairs
 
 ReportFormat = Literal["table", "json"]
 

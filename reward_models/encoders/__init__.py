@@ -1,1 +1,1 @@
-"""What reward models stand on and read: Longformer with banded attention, decoder-only models, heads, and tiny ones."""
+"""What reward models stand on and read: Longformer with banded attention, decoder-only models, and heads."""

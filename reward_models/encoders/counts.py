@@ -22,9 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ModelError
-from reward_models.encoders.evidence import content_words, sentences_of
-from reward_models.kinds.base import Kind
-from reward_models.kinds.parts import InputParts
+from reward_models.kinds import Kind
+from reward_models.parts import InputParts, content_words, sentences_of
 
 _WORD = re.compile(r"\w+")
 _OF_SEGMENT = ("place", "last", "segments", "length", "words", "asked", "said")

@@ -20,9 +20,8 @@ from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import on_device, pad_rows
 from finegrained_rlhf.text.plain_text import TooLong, plain_token_ids
 from reward_models.encoders.counts import word_counts
-from reward_models.encoders.evidence import PassageChoice, choose, selection_words, sentences_of
 from reward_models.kinds import Kind
-from reward_models.kinds.parts import InputParts
+from reward_models.parts import InputParts, PassageChoice, choose, selection_words, sentences_of
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class RewardInputEncoder:
             policy in training must not end the run.
         causal: the model sees only what stands before a token. Its separator is the end token, and its tokenizer may
             have no start token; then none is put.
-        passages: what is kept of passages that do not fit (`encoders/evidence.py`).
+        passages: what is kept of passages that do not fit (`parts.py`).
         counts: the kind that words are counted for (`encoders/counts.py`); None counts none.
         passage_tokens: the most tokens of passages that are read; None for as many as fit.
 

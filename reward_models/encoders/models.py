@@ -29,8 +29,7 @@ from finegrained_rlhf.text.plain_text import TooLong
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.counts import CountLayer
 from reward_models.encoders.inputs import EncodedInput, InputBatch, RewardInputEncoder, batches_by_length
-from reward_models.kinds import Form, SegmentKind
-from reward_models.kinds.base import GlobalAttention
+from reward_models.kinds import Form, GlobalAttention, SegmentKind
 from reward_models.record import (
     REWARD_MODEL_RECORD,
     RewardModelRecord,
@@ -202,26 +201,19 @@ class RewardModel(EncoderModel):
         """Label logits at the S separators of a batch, fp32 [S, labels]."""
         if self.model.config.model_type != "longformer":
             return self._counted(self._logits(batch)[batch.rows, batch.positions], batch)
-        hidden = self._hidden(batch, _by_row(batch)[0], self.record.global_attention == "separators")
-        return self._counted(self.model.classifier(self.model.dropout(hidden[batch.rows, batch.columns])), batch)
+        return self._counted(self.model.classifier(self.model.dropout(self._hidden(batch))), batch)
 
     def answer_scores(self, batch: InputBatch) -> Tensor:
         """Raw scores of the B answers of a batch, fp32 [B]; the record's mean and std are not applied."""
         if self.model.config.model_type != "longformer":
             return self._counted(self._logits(batch), batch).squeeze(-1)
-        first = torch.zeros_like(batch.ids[:, :1])
-        hidden = self._hidden(batch, first, self.record.global_attention != "none")
-        return self._counted(self.model.classifier(hidden), batch).squeeze(-1)
+        return self._counted(self.model.classifier(self._hidden(batch)), batch).squeeze(-1)
 
     def head_states(self, batch: InputBatch) -> Tensor:
         """The hidden states that the head reads: at the S separators of a batch [S, D], or of its B answers [B, D]."""
         segments = self.record.labels_segments
         if self.model.config.model_type == "longformer":
-            everything = self.record.global_attention
-            if segments:
-                hidden = self._hidden(batch, _by_row(batch)[0], everything == "separators")
-                return hidden[batch.rows, batch.columns].float()
-            return self._hidden(batch, torch.zeros_like(batch.ids[:, :1]), everything != "none")[:, 0].float()
+            return (self._hidden(batch) if segments else self._hidden(batch)[:, 0]).float()
         states: Tensor = self.model.base_model(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
         if segments:
             return states[batch.rows, batch.positions].float()
@@ -243,10 +235,17 @@ class RewardModel(EncoderModel):
             logits = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
         return logits
 
-    def _hidden(self, batch: InputBatch, positions: Tensor, are_global: bool) -> Tensor:
-        """Last hidden states of a Longformer at positions [B, K], all of them global tokens or none, [B, K, D]."""
-        wide = _global_tokens(batch, self.record.global_attention)
-        return encode_at(self.model.longformer, batch.ids, batch.mask, wide, positions, are_global)
+    def _hidden(self, batch: InputBatch) -> Tensor:
+        """Last hidden states of a Longformer at the S separators [S, D], or at the first token of B answers [B, 1, D].
+
+        All of them are global tokens, or none.
+        """
+        attention, segments = self.record.global_attention, self.record.labels_segments
+        are_global = attention == "separators" or (attention == "first" and not segments)
+        positions = _by_row(batch)[0] if segments else torch.zeros_like(batch.ids[:, :1])
+        wide = _global_tokens(batch, attention)
+        hidden = encode_at(self.model.longformer, batch.ids, batch.mask, wide, positions, are_global)
+        return hidden[batch.rows, batch.columns] if segments else hidden
 
     def save(self, directory: Path) -> None:
         """Write weights, configuration, tokenizer and record so that `from_pretrained` opens the directory."""

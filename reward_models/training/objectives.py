@@ -6,7 +6,7 @@ Sums, not means, so that micro-batches and processes can be added up exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -126,19 +126,14 @@ def labelled_items(examples: Sequence[RewardExample]) -> int:
     return sum(len(example.pairs) + sum(label is not None for label in example.labels) for example in examples)
 
 
-def segment_objective(
+def _segment_sums(
     model: RewardModel,
     examples: Sequence[RewardExample],
-    weights: LabelWeights = LabelWeights(),
-    bias: CountLayer | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] of segment labels; those without one are left out.
-
-    With `bias` both are of the product of model and bias model.
-    """
-    batch = pad_inputs(
-        [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
-    )
+    batch: InputBatch,
+    weights: LabelWeights,
+    bias: CountLayer | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """Summed loss and what `metrics_of` takes of segment labels; those without one are left out."""
     flat = [label for example in examples for label in example.labels]
     known = torch.tensor(
         [i for i, label in enumerate(flat) if label is not None], dtype=torch.long, device=model.device
@@ -156,30 +151,15 @@ def segment_objective(
     each = torch.tensor(own, device=model.device)[known] if any(e.weights for e in examples) else None
     loss = segment_loss(logits, labels, of_labels, each)
     is_error, says_error = torch.isin(labels, errors), torch.isin(logits.argmax(dim=-1), errors)
-    sums = [
-        loss.detach(),
-        torch.tensor(len(ids)),
-        (is_error == says_error).sum(),
-        (is_error & says_error).sum(),
-        (~is_error & says_error).sum(),
-        (is_error & ~says_error).sum(),
-    ]
-    return loss, torch.stack([value.double().cpu() for value in sums])
+    found, claimed, missed = is_error & says_error, ~is_error & says_error, is_error & ~says_error
+    counts = [(is_error == says_error).sum(), found.sum(), claimed.sum(), missed.sum()]
+    return loss, [loss.detach(), torch.tensor(len(ids)), *counts]
 
 
-def pair_objective(
-    model: RewardModel,
-    examples: Sequence[RewardExample],
-    weights: LabelWeights = LabelWeights(),
-    bias: CountLayer | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] of pairs; one is correct where R(better) > R(worse).
-
-    Pairs have no labels: they all count 1. With `bias` all is of the product of model and bias model.
-    """
-    batch = pad_inputs(
-        [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
-    )
+def _pair_sums(
+    model: RewardModel, examples: Sequence[RewardExample], batch: InputBatch, bias: CountLayer | None
+) -> tuple[Tensor, list[Tensor]]:
+    """Summed loss and what `metrics_of` takes of pairs; one is correct where R(better) > R(worse)."""
     scores = biased(model.answer_scores(batch), batch, bias)
     better, worse, first = [], [], 0
     for example in examples:
@@ -190,14 +170,7 @@ def pair_objective(
     loss = pairwise_loss(above, below)
     raw = scores.detach().double()
     sums = [loss.detach(), torch.tensor(len(better)), (above > below).sum()]
-    sums += [torch.tensor(len(raw)), raw.sum(), (raw**2).sum()]
-    return loss, torch.stack([value.double().cpu() for value in sums])
-
-
-_OBJECTIVES: Mapping[Form, Callable[..., tuple[Tensor, Tensor]]] = {
-    "segment": segment_objective,
-    "sequence": pair_objective,
-}
+    return loss, [*sums, torch.tensor(len(raw)), raw.sum(), (raw**2).sum()]
 
 
 def reward_model_objective(
@@ -206,5 +179,15 @@ def reward_model_objective(
     weights: LabelWeights = LabelWeights(),
     bias: CountLayer | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] as `metrics_of` takes them, by the model's form."""
-    return _OBJECTIVES[model.record.definition.form](model, examples, weights, bias)
+    """Summed loss (fp32 scalar with gradient) and sums fp64 [6] as `metrics_of` takes them.
+
+    Pairs have no labels: they all count 1, whatever `weights` says. With `bias` all is of the product of model and bias
+    model.
+    """
+    inputs = [item for example in examples for item in example.inputs]
+    batch = pad_inputs(inputs, model.tokenizer.pad_token_id, model.device)
+    if model.record.labels_segments:
+        loss, sums = _segment_sums(model, examples, batch, weights, bias)
+    else:
+        loss, sums = _pair_sums(model, examples, batch, bias)
+    return loss, torch.stack([value.double().cpu() for value in sums])

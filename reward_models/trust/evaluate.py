@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.stress import OTHER_WEIGHTS, read_stress, stress_table
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from finegrained_rlhf.text.tables import cell, markdown_table
-from reward_models.bottleneck.model import COMPONENTS, bottleneck_directory, load_bottleneck
+from reward_models.bottleneck.model import COMPONENTS, Bottleneck, bottleneck_directory, load_bottleneck
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.models import RewardModel, load_reward_model
 from reward_models.kinds import Kind, SegmentKind, kind_named, kinds_of
-from reward_models.labels.pairs import CompletenessConfig
+from reward_models.pairs import CompletenessConfig
 from reward_models.record import RewardModelRecord
-from reward_models.trust.bottleneck import judge
-from reward_models.trust.items import JudgedRecord, judged_records, write_judged_records
-from reward_models.trust.job import EvaluateRewardModel
-from reward_models.trust.judging import judge_examples
-from reward_models.trust.measure import TrustReport, marked_texts, trust_of
-
-
-def trust_page(values: Mapping[str, Any]) -> str:
-    """A report (`TrustReport.to_json`) as Markdown for people."""
-    segments = "confusion" in values
-    unit = "labelled segments" if segments else "ordered pairs"
-    lines = [f"{values['reward_model']}: {values['items']} {unit} of {values['examples']} records in {values['data']}"]
-    names = ["accuracy", *(["precision", "recall", "f1"] if segments else [])]
-    table = [{"measured on": unit, **{name: values[name] for name in names}}]
-    if segments:
-        span = values["span"]
-        table.append({"measured on": "spans", **{name: span[name] for name in ("precision", "recall", "f1")}})
-    lines += ["", markdown_table(table, ["measured on", *names])]
-    if segments:
-        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in values["confusion"].items())
-        lines += [f"has_error: {counts}; {span['annotated']} spans marked, {span['claimed']} claimed", ""]
-    what = "has_error" if segments else "the predicted winner"
-    curve = values["calibration"]
-    lines += [f"Probability of {what}: expected calibration error {cell(curve['ece'])}", ""]
-    bins = [{**row, "bin": f"{row['low']:.2f}–{row['high']:.2f}"} for row in curve["bins"]]
-    return "\n".join([*lines, markdown_table(bins, ["bin", "count", "predicted", "observed"])])
+from reward_models.trust.items import judged_records, write_judged_records
+from reward_models.trust.job import EvaluateRewardModel, trust_page
+from reward_models.trust.judging import Judged, Judgements, judge_by_bottleneck, judge_examples, marked_texts
+from reward_models.trust.measure import TrustReport, trust_of
 
 
 def stress_part(path: str) -> str:
@@ -64,54 +41,49 @@ def stress_part(path: str) -> str:
 
 def evaluate_reward_model(job: EvaluateRewardModel) -> TrustReport:
     """Measure a reward model on a feedback file; the main process writes and prints the report."""
-    processes = Processes(job.processes)
-    kinds = kinds_of(job.taxonomy)
-    default = None if job.kind is None else RewardModelRecord.of(kind_named(job.kind, kinds))
-    if bottleneck_directory(job.path) is not None:
-        report, items = _of_bottleneck(job, processes)
+    processes, kinds = Processes(job.processes), kinds_of(job.taxonomy)
+    model: Bottleneck | RewardModel
+    if bottleneck_directory(job.path) is None:
+        default = None if job.kind is None else RewardModelRecord.of(kind_named(job.kind, kinds))
+        model = load_reward_model(job.path, default).to(processes.device)
+        kind = model.record.definition
     else:
-        report, items = _measure(job, load_reward_model(job.path, default).to(processes.device), processes)
+        if job.kind is None or job.kind not in COMPONENTS:
+            raise ConfigError(f"kind: {job.path} holds several components; say which: {', '.join(COMPONENTS)}")
+        model, kind = load_bottleneck(job.path, processes.device), kinds[job.kind]
+    settings, records = label_settings(job, kind), read_feedback(job.data, job.taxonomy)
+    if isinstance(model, Bottleneck):
+        judged = judge_by_bottleneck(model, records, settings)
+    else:
+        judged = _judge(job, model, records, settings, processes)
+    if not judged[0]:
+        name = settings.kind.name
+        raise DataError(f"no record gives a {name} label to compare with ({len(records)} read)", file=job.data)
+    report = trust_of(settings.kind.name, *judged)
     if processes.is_main:
         if job.items is not None:
-            write_judged_records(job.items, items)
+            write_judged_records(job.items, judged_records(*judged))
         values = report.to_json(job.data)
         write_json(job.output, values)
         print(f"{trust_page(values)}{stress_part(job.path)}\nreport: {job.output}")
     return report
 
 
-def _of_bottleneck(job: EvaluateRewardModel, processes: Processes) -> tuple[TrustReport, list[JudgedRecord]]:
-    kinds = kinds_of(job.taxonomy)
-    if job.kind is None or job.kind not in COMPONENTS:
-        raise ConfigError(f"kind: {job.path} holds several components; say which: {', '.join(COMPONENTS)}")
-    model = load_bottleneck(job.path, processes.device)
-    settings, records = label_settings(job, kinds[job.kind]), read_feedback(job.data, job.taxonomy)
-    examples, texts, judgements = judge(model, records, settings)
-    if not examples:
-        raise DataError(f"no record gives a {job.kind} label to compare with ({len(records)} read)", file=job.data)
-    return trust_of(job.kind, examples, texts, judgements), judged_records(examples, texts, judgements)
-
-
-def _measure(
-    job: EvaluateRewardModel, model: RewardModel, processes: Processes
-) -> tuple[TrustReport, list[JudgedRecord]]:
-    settings = label_settings(job, model.record.definition)
-    prefixes = model.record.prefixes if job.prefixes is None else job.prefixes
-    settings = replace(settings, prefixes=prefixes)
+def _judge(
+    job: EvaluateRewardModel,
+    model: RewardModel,
+    records: Sequence[FeedbackRecord],
+    settings: LabelSettings,
+    processes: Processes,
+) -> Judged:
     segmenter = SpacySegmenter(job.segmenter or model.record.named_segmenter)
-    records = read_feedback(job.data, job.taxonomy)
+    prefixes = model.record.prefixes if job.prefixes is None else job.prefixes
     try:
-        examples = build_examples(records, settings, model.input_encoder(), segmenter)
+        examples = build_examples(records, replace(settings, prefixes=prefixes), model.input_encoder(), segmenter)
     except DataError as error:
         raise error.at(file=job.data) from None
-    if not examples:
-        raise DataError(
-            f"no record gives a {settings.kind.name} label to compare with ({len(records)} read)", file=job.data
-        )
     texts = marked_texts(records, settings, segmenter)
-    judgements = judge_examples(model, examples, job.batch_size, processes)
-    items = judged_records(examples, texts, judgements)
-    return trust_of(settings.kind.name, examples, texts, judgements), items
+    return examples, texts, judge_examples(model, examples, job.batch_size, processes) if examples else Judgements()
 
 
 def label_settings(job: EvaluateRewardModel, kind: Kind) -> LabelSettings:

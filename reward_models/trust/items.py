@@ -13,8 +13,8 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from reward_models.data.examples import RewardExample
-from reward_models.trust.judging import Judgements
-from reward_models.trust.measure import MarkedText, span_scores
+from reward_models.trust.judging import Judgements, MarkedText
+from reward_models.trust.measure import span_scores
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What a reward model says of labelled examples: probabilities of its segments, or scores of whole answers.
+"""What a reward model, or a bottleneck, says of labelled examples: of their segments, or of whole answers.
 
-Does not hold them against anything.
+Does not hold it against anything.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from dataclasses import dataclass
 
 import torch
 
+from finegrained_rlhf.feedback.labels import SegmentLabels
+from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.runtime.processes import Processes
-from reward_models.data.examples import RewardExample
+from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
+from reward_models.bottleneck.model import Bottleneck
+from reward_models.data.examples import LabelSettings, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, raw_scores
+from reward_models.kinds import PairKind, SegmentKind
 from reward_models.record import error_label_ids
 
 
@@ -83,3 +88,60 @@ def judge_examples(
         scores = raw_scores(model, [item for example in share for item in example.inputs], batch_size)
     split = scores.split([len(example.inputs) for example in share]) if share else ()
     return Judgements(scores=processes.gather_objects([part.tolist() for part in split]))
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """An answer with what people marked in it.
+
+    Attributes:
+        text: the answer.
+        segments: its segments with their labels.
+        marked: distinct spans of the component's category that the labels were made from.
+    """
+
+    text: str
+    segments: SegmentLabels
+    marked: tuple[Span, ...]
+
+
+def marked_texts(
+    records: Sequence[FeedbackRecord], settings: LabelSettings, segmenter: Segmenter
+) -> list[MarkedText] | None:
+    """The texts behind the examples that `build_examples` makes of the same records; None for a pair model."""
+    kind = settings.kind
+    if not isinstance(kind, SegmentKind):
+        return None
+    texts = []
+    for record, answer in [(one, answer) for one in records for answer in one.marked]:
+        labels, text = kind.labels(record, segmenter, answer), record.predictions[answer]
+        if labels.teaches:
+            spans = [(e.start, e.end) for e in kind.marks(record, answer)]
+            texts.append(MarkedText(text, labels, tuple(s for s in dict.fromkeys(spans) if trim(s, text) is not None)))
+    return texts
+
+
+Judged = tuple[list[RewardExample], list[MarkedText] | None, Judgements]
+
+
+def judge_by_bottleneck(model: Bottleneck, records: Sequence[FeedbackRecord], settings: LabelSettings) -> Judged:
+    """What a bottleneck says of one kind's labels, as `trust_of` takes it; examples have no inputs."""
+    kind = settings.kind
+    sources = [model.source(record.question, record.passages) for record in records]
+    examples: list[RewardExample] = []
+    if isinstance(kind, PairKind):
+        scores = []
+        for record, source in zip(records, sources, strict=True):
+            if pairs := kind.pairs([record], model.segmenter, settings.matching).pairs:
+                examples.append(RewardExample((), (), tuple((p.better, p.worse) for p in pairs), record.id))
+                scores.append([model.score(kind.name, source, text) for text in record.predictions])
+        return examples, None, Judgements(scores=scores)
+    texts: list[MarkedText] = []
+    verdicts = []
+    for record, source in zip(records, sources, strict=True):
+        for text in marked_texts([record], settings, model.segmenter) or ():
+            texts.append(text)
+            wrong = model.errors(kind.name, source, [text.text[start:end] for start, end in text.segments.spans])
+            verdicts.append(SegmentVerdicts(tuple(wrong.tolist()), tuple((wrong > 0.5).tolist())))
+            examples.append(RewardExample((), text.segments.labels, record=record.id))
+    return examples, texts, Judgements(verdicts=verdicts)

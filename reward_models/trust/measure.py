@@ -12,50 +12,16 @@ from typing import Any
 
 import torch
 
-from finegrained_rlhf.feedback.labels import SegmentLabels
-from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean, share
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
-from reward_models.data.examples import LabelSettings, RewardExample
+from finegrained_rlhf.text.segmentation import Span
+from reward_models.data.examples import RewardExample
 from reward_models.encoders.models import RewardModel
-from reward_models.kinds import SegmentKind
 from reward_models.trust.calibration import Calibration, calibration
-from reward_models.trust.judging import Judgements, SegmentVerdicts, judge_examples
+from reward_models.trust.judging import Judgements, MarkedText, SegmentVerdicts, judge_examples
 
 MIN_COVERED = 0.5
 """A span counts as found, and a claim as right, when at least this share of its characters is covered."""
-
-
-@dataclass(frozen=True)
-class MarkedText:
-    """An answer with what people marked in it.
-
-    Attributes:
-        text: the answer.
-        segments: its segments with their labels.
-        marked: distinct spans of the component's category that the labels were made from.
-    """
-
-    text: str
-    segments: SegmentLabels
-    marked: tuple[Span, ...]
-
-
-def marked_texts(
-    records: Sequence[FeedbackRecord], settings: LabelSettings, segmenter: Segmenter
-) -> list[MarkedText] | None:
-    """The texts behind the examples that `build_examples` makes of the same records; None for a pair model."""
-    kind = settings.kind
-    if not isinstance(kind, SegmentKind):
-        return None
-    texts = []
-    for record, answer in [(one, answer) for one in records for answer in one.marked]:
-        labels, text = kind.labels(record, segmenter, answer), record.predictions[answer]
-        if labels.teaches:
-            spans = [(e.start, e.end) for e in kind.marks(record, answer)]
-            texts.append(MarkedText(text, labels, tuple(s for s in dict.fromkeys(spans) if trim(s, text) is not None)))
-    return texts
 
 
 @dataclass(frozen=True)

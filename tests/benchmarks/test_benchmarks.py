@@ -60,7 +60,7 @@ from benchmarks.workload import (
 )
 from finegrained_rlhf.core.errors import ConfigError
 from reward_models.encoders.inputs import RewardInputEncoder
-from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
+from reward_models.parts import answer_parts, factuality_parts, relevance_parts
 
 ROOT = Path(__file__).parents[2]
 TINY = PROFILES["tiny"]

@@ -15,7 +15,7 @@ from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import RewardExample
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
-from reward_models.kinds.parts import answer_parts
+from reward_models.parts import answer_parts
 
 ANSWER = "The old red house stands there, and nobody has ever lived in it. It is blue."
 

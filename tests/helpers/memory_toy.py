@@ -30,7 +30,7 @@ from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData
-from reward_models.encoders.tiny import MakeTinyRewardModels
+from reward_models.job import MakeTinyRewardModels
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 WORDS = [f"w{number}" for number in range(7900)]

@@ -21,7 +21,7 @@ from finegrained_rlhf.feedback.records import SpanError
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.personalization import EditsToFeedback, NoLearning, UserMemory
 from finegrained_rlhf.personalization.span_feedback import edit_errors
-from reward_models.kinds.segment import SegmentKind
+from reward_models.kinds import SegmentKind
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,7 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import MissingInfo
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.kinds import COMPLETENESS, PREFERENCE
-from reward_models.labels.completeness import (
+from reward_models.completeness import (
     TokenF1Matcher,
     WindowMatcher,
     completeness,
@@ -21,7 +20,8 @@ from reward_models.labels.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
-from reward_models.labels.pairs import CompletenessConfig, ordered_pairs
+from reward_models.kinds import COMPLETENESS, PREFERENCE
+from reward_models.pairs import CompletenessConfig, ordered_pairs
 
 SEGMENTER = SpacySegmenter("rules")
 WIDE, COLD, SWIM = LAKE.sentences

@@ -8,7 +8,7 @@ from script_runs import run_script
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.reading import write_feedback
 from reward_models.data.inspection import InspectFeedback, agreement_with
-from reward_models.labels.pairs import CompletenessConfig, ordered_pairs
+from reward_models.pairs import CompletenessConfig, ordered_pairs
 
 WIDE, COLD, SWIM = LAKE.sentences
 

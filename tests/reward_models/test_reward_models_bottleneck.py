@@ -28,16 +28,15 @@ from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyT5Config
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer
-from reward_models.bottleneck.config import BottleneckConfig
 from reward_models.bottleneck.features import COMPLETENESS, FACTUALITY, RELEVANCE, Source
 from reward_models.bottleneck.fit import FitSettings, _fit_segments, _people_lists, fit_signed, lessons_of
-from reward_models.bottleneck.lists import RatedList, best_of, fit_answers, fit_lists, list_loss
 from reward_models.bottleneck.model import RECORD, Bottleneck, BottleneckRecord, Head, SentenceEncoder, load_bottleneck
 from reward_models.bottleneck.need import NeedChoice, average_precision, chosen, learn_need
 from reward_models.bottleneck_scorer import BottleneckScorer
+from reward_models.config import BottleneckConfig
 from reward_models.job import TrainRewardModel
 from reward_models.kinds import KINDS
-from reward_models.training.logistic import CountedItems, newton
+from reward_models.training.logistic import CountedItems, RatedList, best_of, fit_answers, fit_lists, list_loss, newton
 from reward_models.trust.job import EvaluateRewardModel
 
 QUESTION = "When was the lighthouse on Vara Island built?"

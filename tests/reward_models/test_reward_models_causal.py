@@ -26,8 +26,8 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import factuality_input
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, causal_families, load_reward_model, new_reward_model
-from reward_models.encoders.tiny import MakeTinyRewardModels
-from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
+from reward_models.job import MakeTinyRewardModels
+from reward_models.parts import answer_parts, factuality_parts, relevance_parts
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 

@@ -20,12 +20,11 @@ from finegrained_rlhf.training.supervised import BatchConfig
 from reward_models.config import RewardModelConfig
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.counts import CountLayer, count_names, word_counts
-from reward_models.encoders.evidence import choose, content_words, sentences_of
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import load_reward_model, new_reward_model
 from reward_models.job import TrainRewardModel
 from reward_models.kinds import COMPLETENESS, FACTUALITY, KINDS, RELEVANCE, kind_named
-from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
+from reward_models.parts import answer_parts, choose, content_words, factuality_parts, relevance_parts, sentences_of
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import set_counts

@@ -21,7 +21,7 @@ from reward_models.encoders.inputs import EncodedInput, pad_inputs
 from reward_models.encoders.models import load_reward_model, new_reward_model
 from reward_models.job import TrainRewardModel
 from reward_models.kinds import RELEVANCE
-from reward_models.kinds.parts import relevance_parts
+from reward_models.parts import relevance_parts
 from reward_models.record import RewardModelRecord
 from reward_models.train import RewardModelTrainer
 

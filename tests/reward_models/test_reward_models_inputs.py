@@ -21,7 +21,7 @@ from finegrained_rlhf.text.templates import completeness_input, factuality_input
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, _shortened, batches_by_length, pad_inputs
 from reward_models.kinds import FACTUALITY, PREFERENCE, RELEVANCE, kind_named
-from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
+from reward_models.parts import answer_parts, factuality_parts, relevance_parts
 
 QUESTION = "What is the lake like?"
 TOKENIZER = encoder_tokenizer(build_tokenizer(CORPUS), 512)

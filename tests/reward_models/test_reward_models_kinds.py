@@ -21,8 +21,7 @@ from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, Feedback
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.config import RewardModelConfig
-from reward_models.encoders.tiny import MakeTinyRewardModels
-from reward_models.job import TrainRewardModel
+from reward_models.job import MakeTinyRewardModels, TrainRewardModel
 from reward_models.kinds import KINDS, PairKind, SegmentKind, kind_named, kinds_of
 from reward_models.record import RewardModelRecord, error_label_ids
 from reward_models.scorers import EditMassScorer, SegmentScorer, SequenceScorer
@@ -138,7 +137,7 @@ def test_no_other_module_knows_a_kind_by_its_name() -> None:
         if re.search(r'["\'](relevance|factuality|completeness|preference)["\']', line)
         and 'config.get("completeness"' not in line  # a key of configurations
     }
-    assert naming == {f"kinds/{name}.py" for name in ("__init__", "pairwise")}
+    assert naming == {"kinds.py"}
 
 
 def test_a_kind_that_counts_the_words_of_corrections() -> None:

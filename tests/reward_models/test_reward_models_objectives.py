@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,10 +18,9 @@ from reward_models.encoders.inputs import EncodedInput, InputBatch
 from reward_models.training.objectives import (
     labelled_items,
     metrics_of,
-    pair_objective,
     pairwise_loss,
+    reward_model_objective,
     segment_loss,
-    segment_objective,
 )
 
 
@@ -73,6 +73,7 @@ class Fake:
 
     def __init__(self, outputs: list, id2label: dict[int, str] | None = None) -> None:
         self.outputs = torch.tensor(outputs, requires_grad=True)
+        self.record = SimpleNamespace(labels_segments=id2label is not None)
         self.model = type("M", (), {"config": type("C", (), {"id2label": id2label or {}})})
 
     def segment_logits(self, batch: InputBatch) -> torch.Tensor:
@@ -95,7 +96,7 @@ SCORES = [[3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [9.0, 0.0], [4.0, 0.0], [1.0, 0.0]
 def test_segment_counts_by_hand() -> None:
     # labels 0 1 0 - 1 0; claims 0 1 1 - 0 0 -> found 1, wrongly claimed 1, missed 1, correct 3 of 5
     model = Fake(SCORES, {0: "no_error", 1: "has_error"})
-    loss, counts = segment_objective(model, [segments(0, 1, 0), segments(None, 1), segments(0)])
+    loss, counts = reward_model_objective(model, [segments(0, 1, 0), segments(None, 1), segments(0)])
     assert counts[1:].tolist() == [5, 3, 1, 1, 1]
     metrics = metrics_of(counts, "segment")
     assert metrics["accuracy"] == pytest.approx(3 / 5)
@@ -111,8 +112,8 @@ def test_segment_counts_by_hand() -> None:
 
 def test_reversed_labels_give_the_mirrored_result() -> None:
     examples = [segments(0, 1, 0), segments(None, 1), segments(0)]
-    plain = segment_objective(Fake(SCORES, {0: "no_error", 1: "has_error"}), examples)
-    mirrored = segment_objective(Fake([row[::-1] for row in SCORES], {0: "has_error", 1: "no_error"}), examples)
+    plain = reward_model_objective(Fake(SCORES, {0: "no_error", 1: "has_error"}), examples)
+    mirrored = reward_model_objective(Fake([row[::-1] for row in SCORES], {0: "has_error", 1: "no_error"}), examples)
     assert torch.equal(plain[1], mirrored[1])
 
 
@@ -122,7 +123,7 @@ def test_pair_counts_by_hand() -> None:
         RewardExample((EncodedInput((3, 5, 1), ()),) * 3, pairs=((2, 0), (1, 2))),
     ]
     scores = [1.0, 0.0, 2.0, 3.0, 3.0]
-    loss, counts = pair_objective(Fake(scores), examples)
+    loss, counts = reward_model_objective(Fake(scores), examples)
     # differences 1, -1, 3 - 2 = 1, 3 - 3 = 0: a tie is no correct pair
     assert counts[1:].tolist() == [4, 2, 5, 9, 1 + 4 + 9 + 9]
     assert metrics_of(counts, "sequence")["pair_accuracy"] == pytest.approx(0.5)
@@ -140,5 +141,5 @@ def test_metrics_survive_nothing() -> None:
 def test_the_spread_of_hardly_different_scores_is_not_lost_to_rounding() -> None:
     example = RewardExample((EncodedInput((3, 1), ()),) * 4, pairs=((0, 1),))
     scores = [1.0, 1.0 + 2**-20, 1.0 - 2**-20, 1.0]
-    _, counts = pair_objective(Fake(scores), [example])
+    _, counts = reward_model_objective(Fake(scores), [example])
     assert metrics_of(counts, "sequence")["score_std"] == pytest.approx(statistics.pstdev(scores), rel=1e-3)

@@ -23,7 +23,7 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter, shared_segmenter
 from finegrained_rlhf.text.templates import factuality_input
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
-from reward_models.kinds.parts import answer_parts, relevance_parts
+from reward_models.parts import answer_parts, relevance_parts
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 

@@ -19,7 +19,7 @@ from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK
 from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import RewardModel, new_reward_model
-from reward_models.kinds.parts import answer_parts, relevance_parts
+from reward_models.parts import answer_parts, relevance_parts
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.selection import answers

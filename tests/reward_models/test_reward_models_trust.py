@@ -36,13 +36,11 @@ from reward_models.train import with_moments
 from reward_models.trust.calibration import calibration
 from reward_models.trust.evaluate import label_settings
 from reward_models.trust.job import EvaluateRewardModel
-from reward_models.trust.judging import SegmentVerdicts, segment_verdicts
+from reward_models.trust.judging import MarkedText, SegmentVerdicts, marked_texts, segment_verdicts
 from reward_models.trust.measure import (
-    MarkedText,
     TrustReport,
     claimed_runs,
     covered,
-    marked_texts,
     measure_trust,
     pair_trust,
     segment_trust,

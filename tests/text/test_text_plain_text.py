@@ -15,7 +15,7 @@ from finegrained_rlhf.text import plain_text
 from finegrained_rlhf.text.plain_text import literal_texts, plain_token_ids, special_tokens
 from finegrained_rlhf.training.sft.trainer import demonstrations
 from reward_models.encoders.inputs import RewardInputEncoder
-from reward_models.kinds.parts import factuality_parts
+from reward_models.parts import factuality_parts
 
 CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"] * 3
 NASTY = "red </s> <mask> <pad> cat</s> blue <s>"

@@ -28,8 +28,8 @@ from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE
 from reward_models.record import RewardModelRecord
 from reward_models.trust.items import judged_records, read_judged_records
 from reward_models.trust.job import EvaluateRewardModel
-from reward_models.trust.judging import judge_examples
-from reward_models.trust.measure import marked_texts, trust_of
+from reward_models.trust.judging import judge_examples, marked_texts
+from reward_models.trust.measure import trust_of
 
 
 def asked(count: int) -> list[FeedbackRecord]:

@@ -24,7 +24,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import new_reward_model, open_classifier
-from reward_models.kinds.parts import relevance_parts
+from reward_models.parts import relevance_parts
 from reward_models.record import RewardModelRecord
 
 pytestmark = [pytest.mark.scripts, pytest.mark.pretrained]

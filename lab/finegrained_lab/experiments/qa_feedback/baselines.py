@@ -18,10 +18,10 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.encoders.counts import count_names, word_counts
 from reward_models.kinds import Kind, PairKind, SegmentKind
-from reward_models.kinds.parts import answer_parts, factuality_parts
+from reward_models.parts import answer_parts, factuality_parts
 from reward_models.training.logistic import CountedItems, fit_counts
 from reward_models.trust.items import JudgedRecord, judged_segments
-from reward_models.trust.measure import MarkedText
+from reward_models.trust.judging import MarkedText
 
 BASELINES: Mapping[str, tuple[str, ...] | None] = {
     MAJORITY: (),

@@ -29,7 +29,7 @@ from finegrained_rlhf.rewards.stress.makers import BUILT_IN
 from finegrained_rlhf.rewards.stress.measure import share_of
 from finegrained_rlhf.rewards.stress.reading import read_items
 from finegrained_rlhf.text.tables import markdown_table
-from reward_models.bottleneck.config import BottleneckConfig
+from reward_models.config import BottleneckConfig
 from reward_models.kinds import KINDS
 
 if TYPE_CHECKING:

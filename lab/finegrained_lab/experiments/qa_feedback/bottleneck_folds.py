@@ -29,8 +29,8 @@ from reward_models.bottleneck.need import average_precision, said_shares
 from reward_models.bottleneck_scorer import BottleneckScorer
 from reward_models.data.examples import LabelSettings
 from reward_models.kinds import KINDS
-from reward_models.trust.bottleneck import judge
 from reward_models.trust.items import JudgedRecord, judged_records
+from reward_models.trust.judging import judge_by_bottleneck
 
 
 def texts_nobody_wrote(item: StressItem, model: Bottleneck, foreign: str) -> dict[str, str]:
@@ -157,7 +157,7 @@ class FoldRun:
         return {record.id: record.predictions for record in self.fold.test}
 
     def _judged(self, name: str) -> list[JudgedRecord]:
-        return judged_records(*judge(self.model, self.fold.test, LabelSettings(KINDS[name])))
+        return judged_records(*judge_by_bottleneck(self.model, self.fold.test, LabelSettings(KINDS[name])))
 
     def _price(self, rated: RatedTexts) -> dict[str, Any]:
         records = [item.record for item in self.items.values()]

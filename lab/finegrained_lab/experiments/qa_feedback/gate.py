@@ -24,7 +24,7 @@ from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.text.segmentation import RULES, SpacySegmenter
 from finegrained_rlhf.text.trivial import best_sentence, cut_lead
 from reward_models.kinds import SegmentKind, kind_named
-from reward_models.kinds.parts import answer_parts, factuality_parts
+from reward_models.parts import answer_parts, factuality_parts
 
 
 @dataclass(frozen=True)

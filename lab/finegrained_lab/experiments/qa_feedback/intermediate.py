@@ -22,7 +22,7 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
-from reward_models.encoders.evidence import content_words
+from reward_models.parts import content_words
 
 SUPPORTED = 0.5
 """A sentence stands on a passage sentence that holds at least this share of its content words."""

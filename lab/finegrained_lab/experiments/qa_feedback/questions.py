@@ -19,7 +19,7 @@ from finegrained_rlhf.feedback.reading import read_examples, read_feedback, writ
 from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import context_text, squeeze
-from reward_models.encoders.evidence import choose, content_words, sentences_of
+from reward_models.parts import choose, content_words, sentences_of
 
 TUNING = 0.1
 """Share of the training questions that validations use."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_lab.experiments.intervals import borders, resampled
-from reward_models.kinds.base import Form
+from reward_models.kinds import Form
 from reward_models.trust.calibration import BINS
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ class CountsScorer(Settings):
         import numpy as np
 
         from reward_models.encoders.counts import word_counts
-        from reward_models.kinds.parts import factuality_parts
+        from reward_models.parts import factuality_parts
         from reward_models.scorers import passages_of, question_of
 
         seeing, segmenter, judge = self._fitted  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from finegrained_rlhf.factworld.oracle import Judgement, judge_outputs
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.models.tiny import MakeTinyModels
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.encoders.tiny import MakeTinyRewardModels
+from reward_models.job import MakeTinyRewardModels
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 MISSING = "The city of Arlo is Rome."

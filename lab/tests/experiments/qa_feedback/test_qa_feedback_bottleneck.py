@@ -16,7 +16,7 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from reward_models.bottleneck.config import BottleneckConfig
+from reward_models.config import BottleneckConfig
 from reward_models.kinds import KINDS, SegmentKind
 
 NAMES = ("Vara", "Ulm", "Tarn", "Skell", "Rosk", "Pell", "Orm", "Nairn", "Mull", "Lorn")

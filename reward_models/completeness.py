@@ -18,7 +18,7 @@ from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, FeedbackRecord
 from finegrained_rlhf.text.scores import bag_f1, normalise
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import squeeze
-from reward_models.labels.pairs import Matching
+from reward_models.pairs import Matching
 
 SentenceId = tuple[int, int]
 """(passage, sentence), both counted from 1 as in the feedback files."""
