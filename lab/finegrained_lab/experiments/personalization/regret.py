@@ -31,7 +31,8 @@ What the statements need, and do not all say:
   speaks of one of them, there are up to S errors a switch, as many as situations are met.
 - **Lemma 1, and proposition 2, above.** m⁻ᵏ is assumed (A1) and not derived, and balanced questions do not give
   it: of n equally likely actions they leave an error of 1 − mᵏ/n, until mᵏ = n. A1 holds for the geometric
-  prior with r = 1/2, where the error is r^(mᵏ), far below the bound.
+  prior with r = 1/2, where the error is r^(mᵏ), far below the bound; and for the power law P(h ≥ mᵏ) = q m⁻ᵏ, where it is
+  q m⁻ᵏ with q up to m/(m + 1): the rate m⁻ᵏ is reached, and cannot be improved by A1 alone.
 - **Proposition 2, below.** γ belongs to the policy, not to the world: situations that come again stop being
   ambiguous for who is corrected. With the γ of one who never asks, Ω(γT) is wrong of one who is corrected; with
   their own it is right.
@@ -70,7 +71,7 @@ class RegretTable(ResultsTable):
         "oracle makes no error, so that errors are regret. There is no language model here. `errors`: mean over the "
         "runs of all seeds; `se`: its standard error; `z`: (errors of a seed − formula) / standard error, or `exact` "
         "where every run has the formula's number; `bound`: the paper's, with the constants of its proof; `kept`: by "
-        "what was measured, within 3 standard errors; `needs`: `more` where the case lacks what a statement needs."
+        "what was measured, within 3 standard errors, or, where the bound is the formula, as a formula (`=`); `needs`: `more` where the case lacks what a statement needs."
     )
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -93,7 +94,7 @@ class RegretTable(ResultsTable):
             summaries[seed] = read_json(file)
             if summaries[seed]["seed"] != seed:
                 raise DataError(f"expected seed {seed}, got {summaries[seed]['seed']}", file=file, field="seed")
-        same = ("statement", "group", "x", "policy", "formula", "side", "bound", "follows")
+        same = ("statement", "group", "x", "policy", "formula", "side", "bound", "is_bound", "follows")
         first = [{name: case[name] for name in same} for case in next(iter(summaries.values()))["cases"]]
         rows: list[dict[str, Any]] = [{**case, "seeds": {}} for case in first]
         for seed, summary in summaries.items():
@@ -115,7 +116,8 @@ class RegretTable(ResultsTable):
             f"formula's number in every run; of the {tally['random']} others {tally['beyond_2']} lie more than 2 "
             f"standard errors from it ({0.0455 * tally['random']:.1f} are expected of true formulas), the furthest "
             f"{tally['furthest']:.1f}. Of {tally['bounded']} cases with a bound and all that it needs, "
-            f"{tally['bounded_kept']} keep it in every seed; of {tally['outside']} that lack something, "
+            f"{tally['bounded_kept']} keep it in every seed, {tally['is_bound']} of them as formulas, since their formula "
+            f"is the bound; of {tally['outside']} that lack something, "
             f"{tally['outside_broken']} break it in every seed."
         )
         seeds = [str(seed) for seed in result["seeds"]]
@@ -177,6 +179,7 @@ def _agreement(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "beyond_2": sum(score > 2 for score in scores),
         "furthest": max(scores),
         "bounded": len(within),
+        "is_bound": sum(row["is_bound"] for row in within),
         "bounded_kept": sum(row["kept"] == len(row["seeds"]) for row in within),
         "outside": len(outside),
         "outside_broken": sum(row["kept"] == 0 for row in outside),
@@ -191,6 +194,6 @@ def _shown(row: Mapping[str, Any], seeds: Sequence[str]) -> dict[str, Any]:
         "case": f"{row['group']} = {row['x']}",
         **{name: "exact" if score is None else f"{score:+.2f}" for name, score in scores.items()},
         "bound": "" if row["bound"] is None else f"{row['side']} {row['bound']:.1f}",
-        "kept": "no" if row["kept"] == 0 else kept,
+        "kept": "no" if row["kept"] == 0 else kept + " (=)" * row["is_bound"],
         "needs": "" if row["follows"] else "more",
     }

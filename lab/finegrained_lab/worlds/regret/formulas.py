@@ -27,6 +27,15 @@ def uniform_residual(size: int, arity: int, questions: int) -> float:
     return 1.0 - min(arity**questions, size) / size
 
 
+def power_law_residual(mass: float, arity: int, questions: int) -> float:
+    """Error of the best guess after k questions where every question leaves exactly 1/m of the wrong mass: q m⁻ᵏ.
+
+    Of P(0) = 1 − q and P(h) = q m^(−2j−1) for mʲ ≤ h < m^(j+1), which falls with h where q ≤ m / (m + 1): P(h ≥ mᵏ) is
+    q m⁻ᵏ. The paper's assumption A1 holds with equality, and its rate is reached.
+    """
+    return mass * float(arity) ** -questions
+
+
 def shrinks(before: float, after: float, arity: int) -> bool:
     """Whether one question does what A1 asks: after ≤ before / m."""
     return after <= before / arity + 1e-12

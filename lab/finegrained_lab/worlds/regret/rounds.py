@@ -5,6 +5,7 @@ Knows what is right in each round of each run. Does not know policies: they see 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -12,7 +13,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_lab.worlds.regret.formulas import geometric_residual, uniform_residual
+from finegrained_lab.worlds.regret.formulas import geometric_residual, power_law_residual, uniform_residual
+from finegrained_rlhf.core.errors import ConfigError
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -66,6 +68,40 @@ class Uniform:
     def residual(self, arity: int, questions: int) -> float:
         """1 − min(mᵏ, n) / n."""
         return uniform_residual(self.size, arity, questions)
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """P(h ≥ mᵏ) = q m⁻ᵏ, evenly from mᵏ to m^(k+1) − 1: each question leaves 1/m of the wrong mass.
+
+    Attributes:
+        arity: m, of the questions that are asked.
+        mass: q, above 0 and at most m / (m + 1), so that the smallest number is the most probable.
+    """
+
+    arity: int = 2
+    mass: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.arity < 2 or not 0 < self.mass <= self.arity / (self.arity + 1):
+            raise ConfigError(f"expected m of 2 or more and q up to m / (m + 1), got {self.arity} and {self.mass}")
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Integers:
+        """Right actions of a shape: a block of numbers, then any of it; what is beyond 2⁶² counts as its last block."""
+        most = int(math.log(2**62, self.arity)) - 1
+        block = np.minimum(rng.geometric(1 - 1 / self.arity, shape) - 1, most)
+        first = self.arity ** block.astype(np.int64)
+        return np.where(rng.random(shape) < self.mass, rng.integers(first, first * self.arity), 0)
+
+    def residual(self, arity: int, questions: int) -> float:
+        """q m⁻ᵏ.
+
+        Raises:
+            ValueError: the questions have another number of answers than the prior is made for.
+        """
+        if arity != self.arity:
+            raise ValueError(f"expected questions of {self.arity} answers, got {arity}")
+        return power_law_residual(self.mass, arity, questions)
 
 
 @dataclass(frozen=True)

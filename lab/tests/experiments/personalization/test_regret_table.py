@@ -16,7 +16,7 @@ def case(x: int, errors: float, z: float | None, policy: str, group: str, follow
     return {
         **{"statement": "theorem 1", "group": group, "x": x, "policy": policy, "formula": 6.0, "side": "≤"},
         **{"bound": 10.0, "follows": follows, "errors": errors, "error_se": 0.3, "questions": 2.0},
-        **{"z": z, "agrees": True, "kept": kept},
+        **{"z": z, "agrees": True, "kept": kept, "is_bound": x == 3 and follows},
     }
 
 
@@ -44,9 +44,10 @@ def test_the_table(tmp_path: Path) -> None:
     table.run()
     result, page = read_json(tmp_path / "t.json"), (tmp_path / "t.md").read_text()
     assert len(result["rows"]) == 16 and (tmp_path / "t.svg").is_file() and "9 runs of each case" in page
+    assert "1 of them as formulas" in page and page.count("yes (=)") == 1
     assert result["agreement"] == {
         **{"cases": 16, "measured": 32, "exact": 2, "random": 30, "beyond_2": 14, "furthest": 2.5},
-        **{"bounded": 15, "bounded_kept": 15, "outside": 1, "outside_broken": 1},
+        **{"bounded": 15, "bounded_kept": 15, "is_bound": 1, "outside": 1, "outside_broken": 1},
     }
     row = result["rows"][0]
     assert row["errors"] == pytest.approx(6.45) and row["se"] == pytest.approx(0.3 / 2**0.5) and row["kept"] == 2

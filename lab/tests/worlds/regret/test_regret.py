@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from finegrained_lab.worlds.regret import MeasureRegret, measure
@@ -21,7 +22,7 @@ from finegrained_lab.worlds.regret.formulas import (
 )
 from finegrained_lab.worlds.regret.measure import RegretCase, measured_case, regret_cases
 from finegrained_lab.worlds.regret.policies import MemoryPolicy, play_rounds
-from finegrained_lab.worlds.regret.rounds import Geometric, RegretWorld
+from finegrained_lab.worlds.regret.rounds import Geometric, PowerLaw, RegretWorld
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json
 
@@ -59,6 +60,44 @@ def test_balanced_questions_do_not_shrink_by_a_factor_of_m() -> None:
     assert shrinks(uniform_residual(3, 2, 0), uniform_residual(3, 2, 1), 2)
     assert not shrinks(uniform_residual(4, 2, 0), uniform_residual(4, 2, 1), 2)
     assert uniform_residual(16, 2, 2) > 2.0**-2
+
+
+@pytest.mark.parametrize(("arity", "mass"), [(2, 2 / 3), (3, 0.5)])
+def test_a_power_law_reaches_the_rate(arity: int, mass: float) -> None:
+    """By its probabilities one by one: they fall, and the best guess after k questions errs with q m⁻ᵏ."""
+    most, prior = arity**7, PowerLaw(arity, mass)
+    probabilities = [1 - mass] + [0.0] * (most - 1)
+    for h in range(1, most):
+        j = next(j for j in range(7) if arity**j <= h < arity ** (j + 1))
+        probabilities[h] = mass * float(arity) ** (-2 * j - 1)
+    assert all(after <= before + 1e-12 for before, after in itertools.pairwise(probabilities))
+    beyond = mass * float(arity) ** -7
+    assert sum(probabilities) == pytest.approx(1 - beyond)
+    for k in range(5):
+        guesses = [max(probabilities[digits :: arity**k]) for digits in range(arity**k)]
+        assert 1 - sum(guesses) == pytest.approx(prior.residual(arity, k)) == pytest.approx(mass * float(arity) ** -k)
+        assert shrinks(prior.residual(arity, k), prior.residual(arity, k + 1), arity)
+    drawn = prior.draw(np.random.default_rng(1), (40_000,))
+    for h in (0, 1, arity, arity**2):
+        expected = probabilities[h]
+        assert abs((drawn == h).mean() - expected) < 4 * (expected / 40_000) ** 0.5
+    for wrong in ((1, 0.5), (arity, 0.9), (arity, 0.0)):
+        with pytest.raises(ConfigError):
+            PowerLaw(*wrong)
+    with pytest.raises(ValueError):
+        prior.residual(arity + 1, 1)
+
+
+def test_a_bound_that_is_the_formula_is_compared_with_it() -> None:
+    """A sample lies on either side of such a bound; a wrong formula does not pass by its spread."""
+    cases = {case.name: case for case in regret_cases()}
+    same = {name for name, case in cases.items() if case.is_bound}
+    assert {"one switch, T, 400, knows the prior", "one situation, K, 4, is corrected"} <= same
+    assert "power law, m = 2, k, 3, asks" not in same  # q below 1
+    case = cases["one switch, T, 400, knows the prior"]
+    assert measured_case(case, SEED, 5)["kept"] is True
+    below = replace(case, expected=case.expected - 1e-3)
+    assert not below.is_bound and below.keeps(below.expected) is False
 
 
 @pytest.fixture(scope="module")
