@@ -22,7 +22,7 @@ from finegrained_lab.protocols.pahf.scenes import Scene
 from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
-from finegrained_rlhf.personalization import UserMemory
+from finegrained_rlhf.personalization import FaissIndex, UserMemory
 from finegrained_rlhf.personalization.learners.pahf import Pahf
 
 ROUND = SceneRound("both", 1, 1, "s", "ada", "tea", True, False, False, "", "", 2, 30, 4)
@@ -78,6 +78,21 @@ def pahf_run(world: Path, output: Path, **keys: Any) -> RunPahf:
         **keys,
     }
     return RunPahf(phases, str(output), **given)
+
+
+def test_faiss_finds_what_comparing_all_notes_finds(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    searches: list[int] = []
+    nearest = FaissIndex.nearest
+    monkeypatch.setattr(FaissIndex, "nearest", lambda *given: searches.append(1) or nearest(*given))
+    keys = {"feedback": ["both"], "iterations": 1}
+    exact = pahf_run(world, tmp_path / "exact", **keys).run()
+    assert not searches
+    assert pahf_run(world, tmp_path / "faiss", index="faiss", **keys).run() == exact and searches
+    with pytest.raises(ConfigError, match="index"):
+        pahf_run(world, tmp_path / "none", index="near")
 
 
 def test_without_noise_each_kind_of_feedback_does_what_it_is_for(world: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from finegrained_lab.figures import Lines, draw_lines
 from finegrained_lab.protocols.answers import check_kept_answers, with_kept_answers
@@ -29,12 +29,14 @@ from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least, at_most
 from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
-from finegrained_rlhf.personalization.retrieval import ContextEncoder
+from finegrained_rlhf.personalization.retrieval import ContextEncoder, ExactIndex, FaissIndex, NoteIndex
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.tables import markdown_table
 
+IndexName = Literal["exact", "faiss"]
+INDEXES: Mapping[IndexName, Callable[[], NoteIndex]] = {"exact": ExactIndex, "faiss": FaissIndex}
 MEASURES = {"success": "success rate", "frequency": "feedback frequency"}
 _GAP = 0.6  # between phases
 
@@ -124,6 +126,7 @@ class RunPahf(Settings):
         k: notes that are retrieved.
         similarity: τ, a cosine; notes at least so like a new one may be merged with it or replaced by it.
         encoder: of notes and scenes; None is words.
+        index: how the nearest notes are found, `exact` or with `faiss`, which must be installed then; they are the same.
         task: of the agent, in a sentence for the language model.
         answers: SQLite file of the agent's kept answers, so that a run that is killed goes on without asking again; for
             a language model with an `identity`, such as an endpoint. None keeps none.
@@ -144,6 +147,7 @@ class RunPahf(Settings):
     k: Annotated[int, at_least(1)] = 10
     similarity: Annotated[float, at_least(-1.0), at_most(1.0)] = 0.3
     encoder: ContextEncoder | None = None
+    index: IndexName = "exact"
     task: str = CHOICE_TASK
     answers: OutputFile | None = None
     failures: float = FAILURES
@@ -174,10 +178,11 @@ class RunPahf(Settings):
         Raises:
             FailureBudgetError: too many rounds are unanswered.
             FineGrainedError: a file is not as it should be, or a language model is out of reach.
-            ConfigError: the plots need matplotlib, and it is not installed.
+            ConfigError: the plots need matplotlib, or the index faiss, and it is not installed.
         """
         if self.plots:
             load_pyplot("plots=true")  # before the work, not after it
+        INDEXES[self.index]()
         files = [read_scenes(path) for path in self.phases]
         scenes = {phase: file.scenes for phase, file in enumerate(files, start=1)}
         llm = with_kept_answers(self.llm, self.answers)
@@ -214,7 +219,8 @@ class RunPahf(Settings):
             ProgressBar(setting, total, "scenes", self.progress) as bar,
         ):
             memory, meter = UserMemory(Path(directory) / "users.db", durable=False), MeteredGenerator(llm)
-            agent = Pahf(memory, meter, setting, self.k, self.similarity, self.encoder, task=self.task)
+            index = INDEXES[self.index]()
+            agent = Pahf(memory, meter, setting, self.k, self.similarity, self.encoder, task=self.task, index=index)
             users = {scene.user for own in scenes.values() for scene in own}
             for phase, own in scenes.items():
                 before = _hashes(directory)
