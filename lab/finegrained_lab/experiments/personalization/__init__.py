@@ -5,12 +5,14 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "AskChoices": "choice_measures",
         "CoresetTable": "coreset",
         "EditTeachersTable": "edit_teachers",
         "PahfTable": "pahf",
         "PreludeTable": "prelude",
         "RankDrafts": "ranked_drafts",
         "RegretTable": "regret",
+        "SmallModelsTable": "small_models",
         "StyleTrainingTable": "style_training",
         "TrainPairs": "pairs",
     },

@@ -31,8 +31,8 @@ What the statements need, and do not all say:
   speaks of one of them, there are up to S errors a switch, as many as situations are met.
 - **Lemma 1, and proposition 2, above.** m⁻ᵏ is assumed (A1) and not derived, and balanced questions do not give
   it: of n equally likely actions they leave an error of 1 − mᵏ/n, until mᵏ = n. A1 holds for the geometric
-  prior with r = 1/2, where the error is r^(mᵏ), far below the bound; and for the power law P(h ≥ mᵏ) = q m⁻ᵏ, where it is
-  q m⁻ᵏ with q up to m/(m + 1): the rate m⁻ᵏ is reached, and cannot be improved by A1 alone.
+  prior with r = 1/2, where the error is r^(mᵏ), far below the bound; and for the power law P(h ≥ mᵏ) = q m⁻ᵏ,
+  where it is q m⁻ᵏ with q up to m/(m + 1): the rate m⁻ᵏ is reached, and cannot be improved by A1 alone.
 - **Proposition 2, below.** γ belongs to the policy, not to the world: situations that come again stop being
   ambiguous for who is corrected. With the γ of one who never asks, Ω(γT) is wrong of one who is corrected; with
   their own it is right.
@@ -71,7 +71,8 @@ class RegretTable(ResultsTable):
         "oracle makes no error, so that errors are regret. There is no language model here. `errors`: mean over the "
         "runs of all seeds; `se`: its standard error; `z`: (errors of a seed − formula) / standard error, or `exact` "
         "where every run has the formula's number; `bound`: the paper's, with the constants of its proof; `kept`: by "
-        "what was measured, within 3 standard errors, or, where the bound is the formula, as a formula (`=`); `needs`: `more` where the case lacks what a statement needs."
+        "what was measured, within 3 standard errors, or, where the bound is the formula, as a formula (`=`); `needs`: "
+        "`more` where the case lacks what a statement needs."
     )
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -116,8 +117,8 @@ class RegretTable(ResultsTable):
             f"formula's number in every run; of the {tally['random']} others {tally['beyond_2']} lie more than 2 "
             f"standard errors from it ({0.0455 * tally['random']:.1f} are expected of true formulas), the furthest "
             f"{tally['furthest']:.1f}. Of {tally['bounded']} cases with a bound and all that it needs, "
-            f"{tally['bounded_kept']} keep it in every seed, {tally['is_bound']} of them as formulas, since their formula "
-            f"is the bound; of {tally['outside']} that lack something, "
+            f"{tally['bounded_kept']} keep it in every seed, {tally['is_bound']} of them as formulas, since the "
+            f"formula is the bound; of {tally['outside']} that lack something, "
             f"{tally['outside_broken']} break it in every seed."
         )
         seeds = [str(seed) for seed in result["seeds"]]

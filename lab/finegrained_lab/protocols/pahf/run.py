@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -126,7 +126,7 @@ class RunPahf(Settings):
         k: notes that are retrieved.
         similarity: τ, a cosine; notes at least so like a new one may be merged with it or replaced by it.
         encoder: of notes and scenes; None is words.
-        index: how the nearest notes are found, `exact` or with `faiss`, which must be installed then; they are the same.
+        index: how the nearest notes are found: `exact`, or `faiss`, which must be installed; both find the same.
         task: of the agent, in a sentence for the language model.
         answers: SQLite file of the agent's kept answers, so that a run that is killed goes on without asking again; for
             a language model with an `identity`, such as an endpoint. None keeps none.

@@ -123,10 +123,10 @@ def _people_by_scenario(scenario: str, overlap: float) -> People:
     if scenario == "partial":
         return _nested_people
     share = 0.0 if scenario == "position" else overlap  # a single answer says where it is from
-    return lambda count, rng: _people(count, share, rng)
+    return lambda count, rng: draw_people(count, share, rng)
 
 
-def _people(count: int, overlap: float, rng: random.Random) -> list[dict[str, str]]:
+def draw_people(count: int, overlap: float, rng: random.Random) -> list[dict[str, str]]:
     """People whose facts are all different, but for a share that is another's; no two are alike in all facts."""
     own = {attribute: rng.sample(fact.values, count) for attribute, fact in FACTS.items()}
     for values in own.values():
@@ -134,12 +134,12 @@ def _people(count: int, overlap: float, rng: random.Random) -> list[dict[str, st
             if rng.random() < overlap:
                 values[i] = values[rng.randrange(count)]
     people = [{attribute: values[i] for attribute, values in own.items()} for i in range(count)]
-    return people if len({tuple(one.values()) for one in people}) == count else _people(count, overlap / 2, rng)
+    return people if len({tuple(one.values()) for one in people}) == count else draw_people(count, overlap / 2, rng)
 
 
 def _nested_people(count: int, rng: random.Random) -> list[dict[str, str]]:
     """People of whom each of up to three facts rules out one: the j-th fact is shared by all but the first j."""
-    people = _people(count, 0.0, rng)
+    people = draw_people(count, 0.0, rng)
     for j, attribute in enumerate(rng.sample(list(FACTS), min(MOST_PARTIAL, count - 1)), start=1):
         for one in people[j:]:
             one[attribute] = people[-1][attribute]

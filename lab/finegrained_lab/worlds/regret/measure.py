@@ -175,7 +175,7 @@ def _recurring() -> Iterator[RegretCase]:
 
 
 def _both() -> Iterator[RegretCase]:
-    """Theorem 1: four policies over T, a prior that reaches the rate, and a prior and a memory that lack an assumption."""
+    """Theorem 1: four policies over T, a prior that reaches the rate, a prior and a memory that lack an assumption."""
     switches, arity, k = 4, 2, 2
     for rounds in LENGTHS:
         world = RegretWorld(rounds, switches, AMBIGUOUS, options=OPTIONS, arity=arity, prior=Geometric(0.5))

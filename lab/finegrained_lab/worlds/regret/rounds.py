@@ -94,7 +94,7 @@ class PowerLaw:
         return np.where(rng.random(shape) < self.mass, rng.integers(first, first * self.arity), 0)
 
     def residual(self, arity: int, questions: int) -> float:
-        """q m⁻ᵏ.
+        """The mass beyond mᵏ − 1, q m⁻ᵏ.
 
         Raises:
             ValueError: the questions have another number of answers than the prior is made for.
