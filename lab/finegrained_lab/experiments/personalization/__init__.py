@@ -13,6 +13,7 @@ __getattr__, __dir__ = lazy_exports(
         "RankDrafts": "ranked_drafts",
         "RegretTable": "regret",
         "SmallModelsTable": "small_models",
+        "StraysTable": "strays",
         "StyleTrainingTable": "style_training",
         "TrainPairs": "pairs",
     },

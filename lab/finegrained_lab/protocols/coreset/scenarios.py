@@ -23,6 +23,8 @@ STRAY_AT = 28
 """The turn after which the user says something of an entity that is not meant."""
 REMARK_EVERY = 5
 """Turns between two remarks where there are many."""
+WRONG = 4
+"""Remarks about somebody else in `strays`, unless another number is asked for."""
 MOST_PARTIAL = 3
 """Remarks that rule out one document each (table 6)."""
 TURNS: Mapping[str, int] = {
@@ -34,13 +36,14 @@ TURNS: Mapping[str, int] = {
     "changes": 30,
     "mixed": 50,
     "stray": 50,
+    "strays": 50,
 }
-"""Turns by scenario: challenges 0 to 4, appendix B.6, and two of ours. `ambiguity`: no remark. `persistence`: one that
-settles who is meant, after the first turn. `partial`: up to three, each of which rules out one document, five turns
+"""Turns by scenario: challenges 0 to 4, appendix B.6, and three of ours. `ambiguity`: no remark. `persistence`: one
+that settles who is meant, after the first turn. `partial`: up to three, each of which rules out one document, five turns
 apart. `change`: as `persistence`, and another entity after turn 25. `position`: no remark, one answer is asked for.
 `changes`: three changes, each with a remark that settles it. `mixed`: a remark every five turns that states any fact of
 who is meant, and another entity after turn 25. `stray`: as `mixed` without a change, but for one remark about another
-entity."""
+entity. `strays`: with several, each two turns before one that holds."""
 
 
 @dataclass
@@ -51,6 +54,7 @@ class _Talk:
     say: Say
     rng: random.Random
     wanted: SourceDocument
+    wrong_at: frozenset[int] = frozenset()
     said: dict[int, FeedbackRemark] = field(default_factory=dict)
     holding: list[int] = field(default_factory=list)
 
@@ -110,6 +114,7 @@ def draw_conversation_turns(
     say: Say,
     rng: random.Random,
     length: int | None = None,
+    wrong: int | None = None,
 ) -> tuple[ScriptedTurn, ...] | None:
     """The turns of a conversation; each question is any of those given.
 
@@ -120,22 +125,36 @@ def draw_conversation_turns(
         say: the words of a remark.
         rng: of the draw.
         length: turns; None as in `TURNS`.
+        wrong: remarks of `strays` that state a fact of another entity; None: `WRONG`, or as many as have a place.
 
     Returns:
         The turns; None where these documents do not allow the scenario: nothing settles who is meant, no fact rules out
         one document alone, or nothing tells two of them apart.
 
     Raises:
-        ConfigError: no such scenario.
+        ConfigError: no such scenario, or more wrong remarks than `wrong_places`.
     """
     if scenario not in TURNS:
         raise ConfigError(f"scenario: expected one of {', '.join(TURNS)}, got {scenario!r}")
+    turns = TURNS[scenario] if length is None else length
+    wrong_at = frozenset[int]()
+    if scenario == "strays":
+        places = wrong_places(turns)
+        wrong = min(WRONG, len(places)) if wrong is None else wrong
+        if not 0 <= wrong <= len(places):
+            raise ConfigError(f"wrong: expected 0 to {len(places)} in {turns} turns, got {wrong}")
+        wrong_at = frozenset(rng.sample(places, len(places))[:wrong])
     for wanted in rng.sample(list(documents), len(documents)):
-        talk = _Talk(documents, say, rng, wanted)
-        drawn = _drawn(scenario, talk, questions, TURNS[scenario] if length is None else length)
+        talk = _Talk(documents, say, rng, wanted, wrong_at)
+        drawn = _drawn(scenario, talk, questions, turns)
         if drawn is not None:
             return drawn
     return None
+
+
+def wrong_places(length: int) -> range:
+    """The turns of `strays`, from 0, after which something wrong may be said; the last remark of all holds."""
+    return range(REMARK_EVERY - 2, REMARK_EVERY * ((length - 1) // REMARK_EVERY), REMARK_EVERY)
 
 
 def _drawn(scenario: str, talk: _Talk, questions: Mapping[str, str], length: int) -> tuple[ScriptedTurn, ...] | None:
@@ -164,9 +183,9 @@ def _speak(scenario: str, turn: int, talk: _Talk) -> bool:
         attribute, speaks = talk.change(settled=True), True
     elif scenario == "mixed" and number == CHANGE_AT:
         attribute, speaks = talk.change(settled=False), True
-    elif scenario == "stray" and number == STRAY_AT:
+    elif (scenario == "stray" and number == STRAY_AT) or turn in talk.wrong_at:
         return _stray(turn, talk)
-    elif scenario in ("mixed", "stray") and turn % REMARK_EVERY == 0:
+    elif scenario in ("mixed", "stray", "strays") and turn % REMARK_EVERY == 0:
         attribute, speaks = talk.unsaid(), True
     if attribute is not None:
         talk.state(turn, attribute)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from finegrained_lab.protocols.coreset.conversations import AmbiguousConversation
-from finegrained_lab.protocols.coreset.scenarios import MOST_PARTIAL, TURNS, draw_conversation_turns
+from finegrained_lab.protocols.coreset.scenarios import MOST_PARTIAL, TURNS, draw_conversation_turns, wrong_places
 from finegrained_lab.worlds.bios.lexicon import (
     FACTS,
     FIRST_NAMES,
@@ -41,6 +41,8 @@ class MakeBiosWorld(World[AmbiguousConversation]):
         overlap: share of a person's facts that are another's of the same name.
         scenarios: some of `protocols.coreset.scenarios.TURNS`.
         turns: of every conversation; None as in `TURNS`.
+        wrong: remarks of `strays` that state a fact of somebody who is not meant; None: as for
+            `draw_conversation_turns`.
     """
 
     salt: ClassVar[str] = "bios world"
@@ -51,6 +53,7 @@ class MakeBiosWorld(World[AmbiguousConversation]):
     overlap: Annotated[float, at_least(0.0), at_most(1.0)] = 0.3
     scenarios: Sequence[str] = tuple(TURNS)
     turns: Annotated[int | None, at_least(1)] = None
+    wrong: Annotated[int | None, at_least(0)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +61,9 @@ class MakeBiosWorld(World[AmbiguousConversation]):
             raise ConfigError(f"documents: expected numbers from 2 to {_MOST}, got {list(self.documents)}")
         if not self.scenarios or set(self.scenarios) - set(TURNS):
             raise ConfigError(f"scenarios: expected some of {', '.join(TURNS)}, got {list(self.scenarios)}")
+        most = len(wrong_places(self.turns or TURNS["strays"]))
+        if "strays" in self.scenarios and (self.wrong or 0) > most:
+            raise ConfigError(f"wrong: expected at most {most} in so many turns, got {self.wrong}")
 
     def draw(self) -> dict[str, list[AmbiguousConversation]]:
         """The conversations, each from random numbers of its own.
@@ -88,7 +94,7 @@ class MakeBiosWorld(World[AmbiguousConversation]):
             documents = tuple(
                 SourceDocument(f"d{i}", biography(person, own), own) for i, own in enumerate(facts, start=1)
             )
-            turns = draw_conversation_turns(scenario, documents, questions, say, rng, self.turns)
+            turns = draw_conversation_turns(scenario, documents, questions, say, rng, self.turns, self.wrong)
             if turns is not None:
                 return AmbiguousConversation(name, scenario, documents, turns)
         raise ConfigError(

@@ -82,6 +82,15 @@ def test_every_scenario_is_what_it_is_for(world: Path, tmp_path: Path) -> None:
             (meant,) = one.relevant(one.turns[-1])
             remark = one.turns[STRAY_AT - 1].remark
             assert remark is not None and meant.facts[remark.attribute] != remark.value
+        if one.scenario == "strays":
+            false_turns = [turn for turn in said(one) if turn % 5 == 4]
+            assert len(false_turns) == 4 and said(one)[-1] == 46
+            assert set(one.turns[-1].holding) == {turn - 1 for turn in said(one)} - {turn - 1 for turn in false_turns}
+            wanted = one.relevant(one.turns[-1])
+            for turn in false_turns:
+                remark = one.turns[turn - 1].remark
+                assert remark is not None
+                assert all(document.facts[remark.attribute] != remark.value for document in wanted)
     truth = {row["id"]: row for row in read_jsonl(world / "world.jsonl")}
     for one in conversations:
         assert [row["answers"] for row in truth[one.id]["turns"]] == [list(one.true_answers(t)) for t in one.turns]
@@ -130,9 +139,24 @@ def test_settings_of_a_world(tmp_path: Path) -> None:
         {"overlap": 1.1},
         {"scenarios": ("other",)},
         {"turns": 0},
+        {"wrong": -1},
+        {"wrong": 10},
+        {"wrong": 2, "turns": 6},
     ):
         with pytest.raises(ConfigError):
             MakeBiosWorld(str(tmp_path), **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "turns", "said_wrongly"), [(0, None, 0), (9, None, 9), (None, None, 4), (None, 6, 1)]
+)
+def test_as_many_wrong_remarks_as_are_asked_for(wrong: int | None, turns: int | None, said_wrongly: int) -> None:
+    world = MakeBiosWorld("", seed=2, conversations=1, documents=(5,), scenarios=("strays",), turns=turns, wrong=wrong)
+    ((one,),) = world.draw().values()
+    (wanted, *others) = one.relevant(one.turns[-1])
+    remarks = [turn.remark for turn in one.turns if turn.remark is not None]
+    assert not others or turns == 6
+    assert sum(wanted.facts[remark.attribute] != remark.value for remark in remarks) == said_wrongly
 
 
 def asked(script: BioScript, template: str, question: str = "major", **data: Any) -> dict[str, Any]:
