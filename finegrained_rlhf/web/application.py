@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.inscit.asking.job import Answering
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.web.address import LOOPBACK_NAMES
 from finegrained_rlhf.web.ask.routes import SECTION as ASK
@@ -46,6 +47,7 @@ class Settings:
             and runs and playground are for reviewers and owners where there are accounts.
         tls: whether the TLS is its own: without an account nobody sees anything then.
         trusted: classes beside the project's own that rewards of runs may name in the playground.
+        answering: how the page "Ask" answers; None: with the models that are found by themselves.
     """
 
     directory: Path
@@ -56,6 +58,7 @@ class Settings:
     reachable: bool = False
     tls: bool = False
     trusted: Sequence[str] = ()
+    answering: Answering | None = None
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import InputFile, at_least, at_most
+from finegrained_rlhf.inscit.asking.job import Answering
 from finegrained_rlhf.web.address import is_loopback, listening
 
 _CLOSING_S = 2
@@ -30,6 +31,7 @@ class Serve:
         key: PEM FILE of its private key.
         trust: MODULE.CLASS or a list: what rewards of runs may name in the playground beside this project's classes,
             such as one that asks a server; on the command line alone.
+        ask: how the page "Ask" answers, as `finegrained ask` does; None: with the models that are found by themselves.
         memory: FILE of a `UserMemory`, or `postgresql://…`, one of whose users sees, corrects and forgets what is known
             of them; None has no such page.
         user: who that is, by name: whoever may open the page.
@@ -55,6 +57,7 @@ class Serve:
         certificate: InputFile | None = None,
         key: InputFile | None = None,
         trust: str | Sequence[str] | None = None,
+        ask: Answering | None = None,
     ) -> None:
         self.tls = certificate is not None
         if self.tls != (key is not None):
@@ -71,7 +74,7 @@ class Serve:
         if user_header is not None and not behind_proxy:
             raise ConfigError("user_header: anybody could say who they are; it needs behind_proxy=true")
         self.memory, self.user, self.user_header = memory, user, user_header
-        self.certificate, self.key = certificate, key
+        self.certificate, self.key, self.ask = certificate, key, ask
         self.trust = (trust,) if isinstance(trust, str) else tuple(trust or ())
         self.directory, self.port, self.host, self.open = Path(directory), port, host, open
         self.behind_proxy, self.names = behind_proxy, tuple(names)
@@ -102,6 +105,7 @@ class Serve:
             reachable=self.behind_proxy or self.tls,
             tls=self.tls,
             trusted=self.trust,
+            answering=self.ask,
         )
         app = create_app(settings)
         with listening(self.host, self.port) as listener:

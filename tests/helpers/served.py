@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.testclient import TestClient
@@ -15,10 +16,10 @@ from finegrained_rlhf.web.application import Settings, create_app
 from finegrained_rlhf.web.serve import listening
 
 
-def client_of(directory: Path) -> TestClient:
+def client_of(directory: Path, **settings: Any) -> TestClient:
     """A client that asks as a browser does and gets errors as answers."""
     return TestClient(
-        create_app(Settings(directory.resolve())),
+        create_app(Settings(directory.resolve(), **settings)),
         base_url="http://localhost:8700",
         headers={"accept": "text/html"},
         raise_server_exceptions=False,

@@ -13,9 +13,13 @@ from served import client_of
 from starlette.testclient import TestClient
 
 from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.inscit import Answering
+from finegrained_rlhf.web import application
+from finegrained_rlhf.web.application import Settings
 from finegrained_rlhf.web.ask.routes import FEEDBACK
+from finegrained_rlhf.web.serve import Serve
 
-INDEX = "ask/docs"
+INDEX, JSON = "ask/docs", {"accept": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,24 @@ def test_a_conversation_with_its_places(client: TestClient) -> None:
     assert (read["first"], read["text"], read["characters"]) == (0, FILES["museum.md"], len(FILES["museum.md"]))
 
 
+def test_it_answers_as_the_command_was_told(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Settings] = []
+
+    def kept(settings: Settings) -> None:
+        told.append(settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(application, "create_app", kept)
+    with pytest.raises(KeyboardInterrupt):
+        Serve(str(directory), ask=Answering(encoder="none", threshold=1.0)).run()
+    client = client_of(directory, answering=told[0].answering)
+    answer = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}).json()
+    assert answer["type"] == "not in these documents" and answer["searched"]["threshold"] == 1.0
+    client = client_of(directory, answering=Answering(encoder=str(directory / "gone")))
+    gone = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}, headers=JSON)
+    assert gone.status_code == 422 and "gone" in gone.json()["error"]
+
+
 def test_what_people_say_is_a_feedback_file(client: TestClient, directory: Path) -> None:
     given = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}).json()
     said = {"session": given["session"], "turn": 0}
@@ -73,11 +95,11 @@ def test_what_people_say_is_a_feedback_file(client: TestClient, directory: Path)
     ],
 )
 def test_what_is_refused_is_one_line(client: TestClient, path: str, body: dict[str, object], problem: str) -> None:
-    answer = client.post(f"/ask/{path}", json=body, headers={"accept": "application/json"})
+    answer = client.post(f"/ask/{path}", json=body, headers=JSON)
     assert answer.status_code == 422 and problem in answer.json()["error"] and "\n" not in answer.json()["error"]
 
 
 @pytest.mark.parametrize("file", ["../outputs/ask/docs/ask.json", "/etc/hostname", "gone.md"])
 def test_only_documents_of_the_index_are_read(client: TestClient, file: str) -> None:
-    answer = client.get("/ask/source", params={"index": INDEX, "file": file}, headers={"accept": "application/json"})
+    answer = client.get("/ask/source", params={"index": INDEX, "file": file}, headers=JSON)
     assert answer.status_code == 422 and "is not in the index" in answer.json()["error"]

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from finegrained_rlhf.inscit.asking.measures import GoldQuestion
     from finegrained_rlhf.inscit.asking.readers import Reader
     from finegrained_rlhf.inscit.asking.records import DocumentAnswer
-    from finegrained_rlhf.inscit.documents.folder import FolderConfig
 
 AUTO, NONE = "auto", "none"
 ENCODERS, RERANKERS, MODELS = ("models/minilm", "models/mpnet"), ("models/mpnet",), ("models/smollm2",)
@@ -35,18 +34,11 @@ _STREAM = "-"
 ReaderKind = Literal["quote", "write", "run"]
 
 
-@dataclass(frozen=True)
-class Ask(Settings):
-    """Ask a folder of documents: one question, those of a file, or one after the other from standard input.
+@dataclass(frozen=True, kw_only=True)
+class Answering(Settings):
+    """How an index is searched, and who judges, reads and rewrites.
 
     Attributes:
-        docs: the folder; text, Markdown, HTML, PDF and DOCX below it are read.
-        question: to be answered; None and no `questions`: lines of standard input are the questions of a conversation.
-        questions: JSON lines file with a `question` a line; where it also has `fact` (words that a citation must hold,
-            null where the documents do not say it) and perhaps `file`, measures are printed.
-        output: `-` for standard output, or a JSON lines file of answers.
-        format: of answers on standard output: `text`, or `json`, an object a line.
-        index: directory of the index; null: `outputs/ask/` and the folder's name.
         retrievers: more retrievers by name, beside BM25 and the dense one of `encoder`.
         encoder: of sentences: `auto` takes models/minilm or models/mpnet where one is there, `none` searches and judges
             by words alone, another word is its directory.
@@ -62,17 +54,8 @@ class Ask(Settings):
         passages: that are looked at.
         threshold: the probability of the best sentence from which on a question is answered; null: that of `weights`.
         weights: JSON file that `measure` wrote; null: the shipped ones.
-        measure: file for weights with the threshold that serves the `questions` best.
-        words: of a passage, about.
-        seconds: that reading a file may take.
     """
 
-    docs: InputFile
-    question: str | None = None
-    questions: InputFile | None = None
-    output: OutputFile = _STREAM
-    format: Literal["text", "json"] = "text"
-    index: OutputDirectory | None = None
     retrievers: Mapping[str, RetrieverConfig] = field(default_factory=dict)
     encoder: str = AUTO
     reranker: str = AUTO
@@ -84,19 +67,47 @@ class Ask(Settings):
     passages: Annotated[int, at_least(1)] = 8
     threshold: Annotated[float, at_least(0), at_most(1)] | None = None
     weights: InputFile | None = None
+
+    def __post_init__(self) -> None:
+        if self.rewrite_by_llm and (self.llm is None or self.rewriter is not None):
+            raise ConfigError("rewrite_by_llm: needs llm, and no rewriter beside it")
+        if self.reader == "run" and (self.model in (AUTO, NONE) or self.llm is not None):
+            raise ConfigError("reader=run: needs model=RUN, and no llm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask(Answering):
+    """Ask a folder of documents: one question, those of a file, or one after the other from standard input.
+
+    Attributes:
+        docs: the folder; text, Markdown, HTML, PDF and DOCX below it are read.
+        question: to be answered; None and no `questions`: lines of standard input are the questions of a conversation.
+        questions: JSON lines file with a `question` a line; where it also has `fact` (words that a citation must hold,
+            null where the documents do not say it) and perhaps `file`, measures are printed.
+        output: `-` for standard output, or a JSON lines file of answers.
+        format: of answers on standard output: `text`, or `json`, an object a line.
+        index: directory of the index; null: `outputs/ask/` and the folder's name.
+        measure: file for weights with the threshold that serves the `questions` best.
+        words: of a passage, about.
+        seconds: that reading a file may take.
+    """
+
+    docs: InputFile
+    question: str | None = None
+    questions: InputFile | None = None
+    output: OutputFile = _STREAM
+    format: Literal["text", "json"] = "text"
+    index: OutputDirectory | None = None
     measure: OutputFile | None = None
     words: Annotated[int, at_least(1)] = 120
     seconds: Annotated[float, at_least(1)] = 30.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.question is not None and self.questions is not None:
             raise ConfigError("question: expected either question or questions")
         if self.measure is not None and self.questions is None:
             raise ConfigError("measure: needs questions with facts")
-        if self.rewrite_by_llm and (self.llm is None or self.rewriter is not None):
-            raise ConfigError("rewrite_by_llm: needs llm, and no rewriter beside it")
-        if self.reader == "run" and (self.model in (AUTO, NONE) or self.llm is not None):
-            raise ConfigError("reader=run: needs model=RUN, and no llm")
 
     def run(self) -> None:
         """Bring the index up to date and answer.
@@ -181,32 +192,32 @@ def open_assistant(settings: Ask) -> tuple[DocumentAssistant, list[str]]:
         ConfigError: the index is another folder's, or a package is missing.
         ModelError: an encoder or a model cannot be read.
     """
-    from finegrained_rlhf.inscit.documents.folder import update_index
+    from finegrained_rlhf.inscit.documents.folder import FolderConfig, update_index
 
     directory = index_of(settings)
-    config = _folder_config(settings, _chosen(settings.encoder, ENCODERS))
+    config = FolderConfig(_retrievers(settings), settings.words, seconds=settings.seconds)
     report = update_index(settings.docs, directory, config)
     assistant, lines = open_index(directory, settings)
     return assistant, [*report.lines(), *lines]
 
 
-def open_index(directory: str | Path, settings: Ask) -> tuple[DocumentAssistant, list[str]]:
+def open_index(directory: str | Path, settings: Answering) -> tuple[DocumentAssistant, list[str]]:
     """Open an assistant for an index as it is; the folder itself is not looked at.
 
     Args:
         directory: of the index.
-        settings: with which it was made.
+        settings: with an encoder and retrievers that it was made with.
 
     Returns:
         The assistant, and lines that say which models are used. Raises what `open_assistant` does.
     """
     from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
     from finegrained_rlhf.inscit.asking.evidence import SHIPPED, EvidenceScorer, Reranker
-    from finegrained_rlhf.inscit.documents.folder import DocumentIndex
+    from finegrained_rlhf.inscit.documents.folder import DocumentIndex, FolderConfig
     from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 
     path = _chosen(settings.encoder, ENCODERS)
-    index = DocumentIndex(directory, _folder_config(settings, path))
+    index = DocumentIndex(directory, FolderConfig(_retrievers(settings)))
     encoder = None if path is None else EncoderConfig(path=path).load()
     other = None if path is None else _chosen(settings.reranker, RERANKERS)
     reranker = None
@@ -246,18 +257,17 @@ def _chosen(named: str, usual: Sequence[str]) -> str | None:
     return None if named == NONE else named
 
 
-def _folder_config(settings: Ask, encoder: str | None) -> FolderConfig:
-    from finegrained_rlhf.inscit.documents.folder import FolderConfig
+def _retrievers(settings: Answering) -> dict[str, RetrieverConfig]:
     from finegrained_rlhf.retrieval.dense.config import EncoderConfig
     from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 
     retrievers: dict[str, RetrieverConfig] = {"bm25": Bm25Config()}
-    if encoder is not None:
+    if (encoder := _chosen(settings.encoder, ENCODERS)) is not None:
         retrievers["dense"] = DenseConfig(EncoderConfig(path=encoder))
-    return FolderConfig({**retrievers, **settings.retrievers}, settings.words, seconds=settings.seconds)
+    return {**retrievers, **settings.retrievers}
 
 
-def _reader(settings: Ask) -> tuple[Reader, str]:
+def _reader(settings: Answering) -> tuple[Reader, str]:
     """The reader, and a line about it."""
     from finegrained_rlhf.inscit.asking.readers import ChatReader, Likelihood, LocalReader, PolicyReader, QuotingReader
 
@@ -279,7 +289,7 @@ def _reader(settings: Ask) -> tuple[Reader, str]:
     return (LocalReader if settings.reader == "write" else PolicyReader)(generator), f"{path} writes"
 
 
-def _rewriter(settings: Ask) -> Rewriter | None:
+def _rewriter(settings: Answering) -> Rewriter | None:
     from finegrained_rlhf.inscit.asking.rewriters import instructed, trained
 
     if settings.rewrite_by_llm and settings.llm is not None:

@@ -13,6 +13,7 @@ from finegrained_rlhf.core.errors import DataError
 
 if TYPE_CHECKING:  # what answers needs torch, which pages do without
     from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant, Session
+    from finegrained_rlhf.inscit.asking.job import Answering
 
 _RECORD = "ask.json"
 _DEPTH = 4  # directories below the one that is served
@@ -25,10 +26,11 @@ class Desk:
 
     Args:
         directory: resolved; nothing outside it is listed or opened by name.
+        answering: how they are answered from; None: with the models that are found by themselves.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, answering: Answering | None = None) -> None:
+        self.directory, self._answering = directory, answering
         self._lock = threading.Lock()
         self._open: OrderedDict[str, DocumentAssistant] = OrderedDict()
         self._sessions: OrderedDict[str, tuple[str, Session]] = OrderedDict()
@@ -46,20 +48,20 @@ class Desk:
         return [str(path.relative_to(self.directory)) for path in found]
 
     def assistant(self, name: str) -> DocumentAssistant:
-        """The assistant for an index, opened with the models that are found by themselves.
+        """The assistant for an index.
 
         Raises:
             DataError: there is no such index below the directory.
-            ModelError: an encoder cannot be read.
+            ModelError: an encoder or model cannot be read.
             ConfigError: the index was made with another encoder.
         """
-        from finegrained_rlhf.inscit.asking.job import Ask, open_index
+        from finegrained_rlhf.inscit.asking.job import Answering, open_index
 
         with self._lock:
             if name not in self._open:
                 if name not in self.names():
                     raise DataError(f"no index of documents {name!r} below the directory")
-                assistant, _ = open_index(self.directory / name, Ask(docs=str(self.directory)))
+                assistant, _ = open_index(self.directory / name, self._answering or Answering())
                 self._open[name] = assistant
                 while len(self._open) > _OPEN:
                     self._open.popitem(last=False)

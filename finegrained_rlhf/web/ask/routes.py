@@ -53,7 +53,7 @@ class Said(_Body):
 
 
 def _begin(app: FastAPI) -> None:
-    app.state.desk = Desk(app.state.settings.directory)
+    app.state.desk = Desk(app.state.settings.directory, app.state.settings.answering)
 
 
 SECTION = Section("Ask", "/ask", router, _begin)
