@@ -14,9 +14,10 @@ from starlette.testclient import TestClient
 
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.inscit import Answering
+from finegrained_rlhf.inscit.asking.readers import QuotingReader
 from finegrained_rlhf.web import application
 from finegrained_rlhf.web.application import Settings
-from finegrained_rlhf.web.ask.routes import FEEDBACK
+from finegrained_rlhf.web.ask.routes import BAD, FEEDBACK
 from finegrained_rlhf.web.serve import Serve
 
 INDEX, JSON = "ask/docs", {"accept": "application/json"}
@@ -82,6 +83,23 @@ def test_what_people_say_is_a_feedback_file(client: TestClient, directory: Path)
     feedback = record.feedback
     assert [(one.start, one.end, one.error_type) for one in feedback.errors][0] == (0, 5, "Unverifiable")
     assert feedback.errors[1].end == len(given["answer"]) and feedback.corrected_prediction == "It opened in 1931."
+
+
+def test_an_edit_marks_the_sentences_that_it_does_not_keep(client: TestClient, directory: Path) -> None:
+    """A changed answer that marked nothing would teach that all of it was right."""
+    (directory / FEEDBACK).unlink(missing_ok=True)
+    client.app.state.desk.assistant(INDEX).reader = QuotingReader(near=100.0)  # type: ignore[attr-defined]
+    given = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}).json()
+    first, second = (one["text"] for one in given["sentences"])
+    said = {"session": given["session"], "turn": 0, "verdict": "edit"}
+    assert client.post("/ask/feedback", json={**said, "text": given["answer"]}).json()["marks"] == 0
+    kept = client.post("/ask/feedback", json={**said, "text": f"Yes.  {first}"}).json()
+    assert kept["marks"] == 1
+    (record,) = read_feedback(directory / FEEDBACK)
+    (mark,) = record.feedback.errors
+    assert given["answer"][mark.start : mark.end] == second and mark.error_type == BAD
+    assert mark.explanation == f"replaced by: Yes.  {first}"
+    assert record.feedback.corrected_prediction == f"Yes.  {first}"
 
 
 @pytest.mark.parametrize(

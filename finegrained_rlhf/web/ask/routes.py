@@ -12,6 +12,8 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import SpanError
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK
+from finegrained_rlhf.inscit.asking.records import DocumentAnswer
+from finegrained_rlhf.text.segmentation import Span
 from finegrained_rlhf.web.ask.desk import Desk
 from finegrained_rlhf.web.page import Section, render
 from finegrained_rlhf.web.playground.marks import add_mark
@@ -19,7 +21,7 @@ from finegrained_rlhf.web.playground.marks import add_mark
 FEEDBACK = "ask_feedback.json"
 """Name of the feedback file, in the directory that is served."""
 BAD = "Irrelevant"
-"""What a thumb down says of the whole answer, where nothing in it is marked."""
+"""What a thumb down says of the whole answer, and an edit of every sentence that it does not keep."""
 _AROUND = 1_500  # characters of a source before and behind a place
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Text = Annotated[str, Field(max_length=20_000)]
@@ -107,16 +109,29 @@ def feedback(request: Request, said: Said) -> JSONResponse:
         raise DataError("there is no such answer", field="turn")
     answer = turns[said.turn].answer
     given = _given([one.passage.record() for one in answer.searched.passages])
-    start, end = (said.start, said.end) if said.verdict == "mark" else (0, len(answer.answer))
-    mark = None
-    if said.verdict in ("mark", "down"):
-        mark = SpanError(start, end, said.type if said.verdict == "mark" else BAD, said.explanation.strip() or None)
     correction = said.text.strip() if said.verdict == "edit" else None
     if correction == "":
         raise DataError("expected the answer as it should be", field="text")
-    record = add_mark(desk.directory / FEEDBACK, answer.question, given, answer.answer, mark, QA_FEEDBACK, correction)
+    places = {"mark": [(said.start, said.end)], "down": [(0, len(answer.answer))]}.get(said.verdict, [])
+    kind, why = said.type if said.verdict == "mark" else BAD, said.explanation.strip() or None
+    if correction is not None:
+        places, why = _changed(answer, correction), why or f"replaced by: {correction}"
+    marks: list[SpanError | None] = [SpanError(*place, kind, why) for place in places]
+    for mark in marks or [None]:
+        file = desk.directory / FEEDBACK
+        record = add_mark(file, answer.searched.question, given, answer.answer, mark, QA_FEEDBACK, correction)
     count = sum(len(one.errors) for one in record.marked.values())
     return JSONResponse({"file": FEEDBACK, "marks": count})
+
+
+def _changed(answer: DocumentAnswer, correction: str) -> list[Span]:
+    """The sentences of an answer that do not stand in a correction, word by word."""
+    kept, at, changed = " ".join(correction.split()), 0, []
+    for sentence in answer.sentences:
+        if " ".join(sentence.text.split()) not in kept:
+            changed.append((at, at + len(sentence.text)))
+        at += len(sentence.text) + 1
+    return changed
 
 
 def _given(passages: list[Passage]) -> list[Passage]:
