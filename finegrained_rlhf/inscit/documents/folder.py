@@ -366,7 +366,7 @@ def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, confi
     if not corpus.exists():
         generation.mkdir(parents=True, exist_ok=True)
         write_jsonl(corpus, _passage_rows(base, config.words))
-    for name, retriever in _with_kept(config.retrievers, directory).items():
+    for name, retriever in _with_kept(config.retrievers, directory, progress).items():
         retriever.build(str(corpus), generation / name)
     write_json(directory / RECORD, {"form": _FORM, "docs": str(docs.resolve()), "fingerprint": generation.name})
     for old in (directory / "passages").iterdir():
@@ -394,7 +394,9 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, stream)
 
 
-def _with_kept(retrievers: Mapping[str, RetrieverConfig], directory: Path) -> dict[str, RetrieverConfig]:
+def _with_kept(
+    retrievers: Mapping[str, RetrieverConfig], directory: Path, progress: bool = False
+) -> dict[str, RetrieverConfig]:
     """The retrievers, whose encoder of one model keeps its vectors in the index."""
     made = dict(retrievers)
     for name, config in retrievers.items():
@@ -405,5 +407,5 @@ def _with_kept(retrievers: Mapping[str, RetrieverConfig], directory: Path) -> di
             and not isinstance(encoder, KeptEncoderConfig)
         ):
             kept = KeptEncoderConfig(**asdict(encoder), kept=str(directory / "documents.sqlite"))
-            made[name] = replace(config, encoder=kept, progress=False)  # type: ignore[type-var]
+            made[name] = replace(config, encoder=kept, progress=progress)  # type: ignore[type-var]
     return made

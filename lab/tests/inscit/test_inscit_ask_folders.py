@@ -123,6 +123,30 @@ def test_shipped_weights_are_those_of_the_page() -> None:
 
 
 @pytest.mark.slow
+def test_a_folder_of_5000_files_is_read_once(tmp_path: Path) -> None:
+    """Times are those of one core, with room for a busy one; `docs/ask.md` has what was measured."""
+    folder = tmp_path / "docs"
+    for style, facts in UNSEEN.items():
+        make_folder(folder / style, 5000, style, facts, files=1000)
+    settings = Ask(docs=str(folder), index=str(tmp_path / "index"), encoder="none", model="none")
+    seconds, lines = [], []
+    for _ in range(3):
+        start = time.process_time()
+        made, (line, *_rest) = open_assistant(settings)
+        seconds.append(time.process_time() - start)
+        lines.append(line)
+        changed = min((folder / "wards").iterdir())
+        with changed.open("a", encoding="utf-8") as file:
+            file.write("The porter keeps a parrot called Quill.\n" if len(lines) == 2 else "")
+    print(seconds)
+    assert [line.split(" of them")[0] for line in lines] == [f"5,000 files, {new}" for new in ("5,000", "0", "1")]
+    assert seconds[0] < 60 and seconds[1] < 15 and seconds[2] < 30
+    assert (
+        "Quill" in made.ask("What is the name of the parrot that the porter keeps?").searched.passages[0].passage.text
+    )
+
+
+@pytest.mark.slow
 def test_folders_that_nothing_was_chosen_on(tmp_path: Path) -> None:
     counts = []
     for style, facts in UNSEEN.items():
