@@ -4,5 +4,12 @@ from finegrained_rlhf.core.exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
-    {"AnswerFolders": "answers", "AskTable": "table", "FitEvidence": "fit", "Folders": "folders", "System": "folders"},
+    {
+        "AnswerFolders": "answers",
+        "AskTable": "table",
+        "Dstc11AskTable": "dstc11",
+        "FitEvidence": "fit",
+        "Folders": "folders",
+        "System": "folders",
+    },
 )

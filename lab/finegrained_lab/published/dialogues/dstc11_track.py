@@ -234,6 +234,7 @@ class EntityMatcher:
     """
 
     def __init__(self, names: Mapping[Entity, str]) -> None:
+        self.names = names
         whole = {entity: _words(name) for entity, name in names.items()}
         short = {entity: tuple(word for word in words if word not in _KINDS) for entity, words in whole.items()}
         shared = Counter(short.values())
