@@ -40,10 +40,10 @@ TURNS: Mapping[str, int] = {
 }
 """Turns by scenario: challenges 0 to 4, appendix B.6, and three of ours. `ambiguity`: no remark. `persistence`: one
 that settles who is meant, after the first turn. `partial`: up to three, each of which rules out one document, five
-turns apart. `change`: as `persistence`, and another entity after turn 25. `position`: no remark, one answer is asked for.
-`changes`: three changes, each with a remark that settles it. `mixed`: a remark every five turns that states any fact of
-who is meant, and another entity after turn 25. `stray`: as `mixed` without a change, but for one remark about another
-entity. `strays`: with several, each two turns before one that holds."""
+turns apart. `change`: as `persistence`, and another entity after turn 25. `position`: no remark, one answer is asked
+for. `changes`: three changes, each with a remark that settles it. `mixed`: a remark every five turns that states any
+fact of who is meant, and another entity after turn 25. `stray`: as `mixed` without a change, but for one remark about
+another entity. `strays`: with several, each two turns before one that holds."""
 
 
 @dataclass
