@@ -62,8 +62,9 @@ class StraysTable(ComparedTable):
         return (
             f"{settings['conversations']} conversations of 50 turns with each number of wrong remarks, about "
             f"{settings['documents']} people of one name, {settings['overlap']:.0%} of whose facts are another's. "
-            "Every five turns, ten times, the user states a fact of who is meant; K remarks between them state a fact "
-            "of somebody else, at places drawn at random, none behind the last right one. Dials of the language model: "
+            "Every five turns, ten times, the user states a fact of who is meant; K remarks between them state a "
+            f"fact of somebody else, at places drawn at random, none behind the last right one. Dials of the language "
+            f"model: "
             f"{settings['noise']:.0%} of its judgements go wrong, {settings['forgets']:.0%} of the statements are "
             f"overlooked for each 1,000 tokens behind them, it settles {settings['resolves']:.0%} of the "
             f"contradictions in favour of what is newer and answers by anything that was said in the others, and "
