@@ -144,6 +144,29 @@ def _alpha(items: Items, unit: str) -> float | None:
     return krippendorff_alpha(rows)
 
 
+def agreement_figures(
+    items: Items, project: Project, draws: int, seed: int, known: Mapping[str, Mapping[str, Labels]]
+) -> dict[str, Any]:
+    """All figures of a project, the annotators' last.
+
+    Args:
+        items: of the project.
+        project: whose categories are the kinds of unit.
+        draws: resamples of the items for the intervals.
+        seed: of the resampling.
+        known: of qualification items, the labels that are known to be right, by kind of unit.
+    """
+    return {
+        "project": project.name,
+        "items": len(items),
+        "annotated_by_several": len(shared(items)),
+        "labels": label_agreement(items, [*project.taxonomy.categories, MISSING], draws, seed),
+        "spans": span_agreement(items, draws, seed),
+        **other_agreement(items, {one.item.id: one.item.answers[one.item.marked or 0] for one in items}),
+        "annotators": by_annotator(items, known) if items else [],
+    }
+
+
 def label_agreement(items: Items, units: Sequence[str], draws: int, seed: int) -> dict[str, Any]:
     """Percent, κ and α of each kind of unit with 95% intervals over items, and how often an error is said."""
     formulas: dict[str, Callable[[Items, str], float | None]] = {

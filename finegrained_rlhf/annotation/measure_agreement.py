@@ -14,12 +14,9 @@ from typing import Annotated, Any
 from finegrained_rlhf.annotation.agreement_figures import (
     MISSING,
     JudgedItem,
-    by_annotator,
+    agreement_figures,
     judged_items,
-    label_agreement,
-    other_agreement,
     shared,
-    span_agreement,
     unit_labels,
 )
 from finegrained_rlhf.annotation.annotations import Annotation, annotations_of
@@ -153,29 +150,15 @@ class MeasureAgreement(Settings):
         items = judged_items(annotations_of(self.annotations, project), project, segmenter)
         if not items:
             raise DataError("holds no annotation that counts", file=self.annotations)
-        figures = self._figures(items, project, self._known(project, segmenter))
+        figures = agreement_figures(items, project, self.draws, self.seed, self._known(project, segmenter))
+        annotators = figures.pop("annotators")
+        figures |= {"suggestions": _suggestions(items), "annotators": annotators}
         output = Path(self.output)
         page = disagreement_page(shared(items), project.taxonomy, figures, project.name, self.shown)
         write_text(output.with_suffix(".html"), page)
         write_json(output, figures)
         print(f"{agreement_table(figures)}\n-> {output}, {output.with_suffix('.html')}")
         return figures
-
-    def _figures(
-        self, items: Sequence[JudgedItem], project: Project, known: Mapping[str, Mapping[str, Sequence[int | None]]]
-    ) -> dict[str, Any]:
-        units = [*project.taxonomy.categories, MISSING]
-        answers = {one.item.id: one.item.answers[one.item.marked or 0] for one in items}
-        return {
-            "project": project.name,
-            "items": len(items),
-            "annotated_by_several": len(shared(items)),
-            "labels": label_agreement(items, units, self.draws, self.seed),
-            "spans": span_agreement(items, self.draws, self.seed),
-            **other_agreement(items, answers),
-            "suggestions": _suggestions(items),
-            "annotators": by_annotator(items, known),
-        }
 
     def _known(self, project: Project, segmenter: Segmenter) -> dict[str, dict[str, Sequence[int | None]]]:
         if self.qualification is None:

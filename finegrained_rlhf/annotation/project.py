@@ -26,7 +26,7 @@ from finegrained_rlhf.annotation.items import (
     suggestion_row,
 )
 from finegrained_rlhf.annotation.tools import tool_named
-from finegrained_rlhf.core.checks import get_field, require, require_text
+from finegrained_rlhf.core.checks import get_field, records_by_id, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl, write_json, write_jsonl, write_text
@@ -148,14 +148,8 @@ class Project:
         manifest = read_json(path)
         if not isinstance(manifest, Mapping) or manifest.get("format") != FORMAT:
             raise DataError(f"expected format {FORMAT!r}, as finegrained make-annotation-tasks writes it", file=path)
-        items: dict[str, AnnotationItem] = {}
-        for number, row in enumerate(read_jsonl(path.with_name("items.jsonl"))):
-            try:
-                item = parse_item(row)
-                require(item.id not in items, f"id {item.id!r} occurs twice", "id")
-            except DataError as error:
-                raise error.at(file=path.with_name("items.jsonl"), record=number) from None
-            items[item.id] = item
+        file = path.with_name("items.jsonl")
+        items = records_by_id(read_jsonl(file), lambda row, _: parse_item(row), file)
         try:
             annotators = {
                 name: tuple(Assignment(row["item"], tuple(row["order"])) for row in rows)

@@ -6,10 +6,22 @@ Readers add file and record (`DataError.at`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from finegrained_rlhf.core.errors import DataError
+
+
+class Named(Protocol):
+    """A record with an id."""
+
+    @property
+    def id(self) -> str:
+        """Its own in its file."""
+
+
+Record = TypeVar("Record", bound=Named)
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -75,3 +87,22 @@ def as_flag(value: Any, field: str) -> bool | None:
     """`value` as true, false or null."""
     require(value is None or isinstance(value, bool), f"expected true, false or null, got {value!r}", field)
     return value
+
+
+def records_by_id(
+    rows: Iterable[Mapping[str, Any]], parse: Callable[[Mapping[str, Any], int], Record], file: str | Path
+) -> dict[str, Record]:
+    """The records of a file's rows by their ids, in order; `parse` makes one of a row and its number (from 0).
+
+    Raises:
+        DataError: naming file and record: `parse` refuses a row, or an id occurs twice.
+    """
+    records: dict[str, Record] = {}
+    for number, row in enumerate(rows):
+        try:
+            record = parse(row, number)
+            require(record.id not in records, f"id {record.id!r} occurs twice", "id")
+        except DataError as error:
+            raise error.at(file=file, record=number) from None
+        records[record.id] = record
+    return records

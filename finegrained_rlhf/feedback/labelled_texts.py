@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.core.checks import get_field, is_number, require, require_text
+from finegrained_rlhf.core.checks import get_field, is_number, records_by_id, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl
 
@@ -49,15 +49,7 @@ def read_labelled_texts(path: str | Path) -> list[LabelledText]:
     rows = read_jsonl(path)
     if not rows:
         raise DataError("no record, expected one a line", file=path)
-    texts: dict[str, LabelledText] = {}
-    for number, row in enumerate(rows):
-        try:
-            one = _parse(row, number)
-            require(one.id not in texts, f"id {one.id!r} occurs twice", "id")
-        except DataError as error:
-            raise error.at(file=path, record=number) from None
-        texts[one.id] = one
-    return list(texts.values())
+    return list(records_by_id(rows, _parse, path).values())
 
 
 def _parse(row: Mapping[str, Any], number: int) -> LabelledText:

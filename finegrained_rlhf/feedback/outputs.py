@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.core.checks import get_field, require, require_text, text_list
+from finegrained_rlhf.core.checks import get_field, records_by_id, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
@@ -115,16 +115,7 @@ def read_outputs(path: str | Path, need_passages: bool = True) -> list[OutputRec
     Raises:
         DataError: the file is missing or damaged, a record breaks the format, or an id occurs twice.
     """
-    records: list[OutputRecord] = []
-    seen: set[str] = set()
-    for i, row in enumerate(read_jsonl(path)):
-        try:
-            record = _parse(row, need_passages)
-            require(record.id not in seen, f"id {record.id!r} occurs twice", "id")
-        except DataError as error:
-            raise error.at(file=path, record=i) from None
-        seen.add(record.id)
-        records.append(record)
+    records = list(records_by_id(read_jsonl(path), lambda row, _: _parse(row, need_passages), path).values())
     require_records(records, path)
     return records
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, records_by_id, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.hub import HubName, data_set_name, snapshot
@@ -211,14 +211,7 @@ class PromptSource:
     def _of_rows(self, rows: Sequence[Mapping[str, Any]]) -> PromptReading:
         if not rows:
             raise DataError("holds no records, expected at least one", file=self.path)
-        items: dict[str, PromptInput] = {}
-        for number, row in enumerate(rows):
-            try:
-                item = prompt_of_row(row, f"record-{number}")
-                require(item.id not in items, f"id {item.id!r} occurs twice", "id")
-            except DataError as error:
-                raise error.at(file=self.path, record=number) from None
-            items[item.id] = item
+        items = records_by_id(rows, lambda row, number: prompt_of_row(row, f"record-{number}"), self.path)
         return self._reading(list(items.values()))
 
     def _reading(self, items: Sequence[PromptInput]) -> PromptReading:

@@ -15,6 +15,11 @@ except ImportError:
     raise ConfigError("the metric classes need evaluate: pip install evaluate") from None
 
 
+_TEXTS = datasets.Features(
+    {"predictions": datasets.Value("string"), "references": datasets.Sequence(datasets.Value("string"))}
+)
+
+
 class InMemoryMetric(evaluate.Metric):  # type: ignore[misc]
     """An `evaluate.Metric` without a cache directory: batches stay in memory, nothing is written or fetched."""
 
@@ -38,9 +43,7 @@ class RougeLSum(InMemoryMetric):
             description="Summary-level ROUGE-L over sentences, stemmed, maximum over the references.",
             citation="Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries",
             inputs_description="predictions: texts; references: one list of texts a prediction; segmenter: spaCy name.",
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Sequence(datasets.Value("string"))}
-            ),
+            features=_TEXTS,
         )
 
     def _compute(self, predictions: Any, references: Any, segmenter: str = DEFAULT_SEGMENTER) -> dict[str, float]:
@@ -59,9 +62,7 @@ class SacreBLEU(InMemoryMetric):
             description="Corpus BLEU-4 by sacrebleu (13a tokens, case kept, exponential smoothing).",
             citation="Post 2018, A Call for Clarity in Reporting BLEU Scores",
             inputs_description="predictions: texts; references: one list of texts a prediction.",
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Sequence(datasets.Value("string"))}
-            ),
+            features=_TEXTS,
         )
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from finegrained_rlhf.models.tiny import (
     TinyGPT2Config,
     TinyLlamaConfig,
     TinyLongformerConfig,
+    TinySizes,
     TinyT5Config,
     TokenizerKind,
     drawn_under,
@@ -160,6 +161,22 @@ def causal_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int) -> Pre
     return causal
 
 
+def _tokens_of(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What a configuration of transformers takes of a tokenizer."""
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    return {"vocab_size": len(tokenizer), **ids}
+
+
+def _sizes_of(config: TinySizes) -> dict[str, int]:
+    """Sizes by the names that BERT, Longformer and Llama have for them."""
+    return {
+        "hidden_size": config.d_model,
+        "intermediate_size": config.d_ff,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+    }
+
+
 LEFT, RIGHT, NEAR, EQUAL = range(4)
 """The encoder heads that begin with a direction, and the one that begins with equal words; others begin as T5's own."""
 FAR_OFF = -5.0
@@ -274,15 +291,12 @@ def build_bert(
         model = BertForMaskedLM(
             BertConfig(
                 vocab_size=len(tokenizer),
-                hidden_size=config.d_model,
-                intermediate_size=config.d_ff,
-                num_hidden_layers=config.num_layers,
-                num_attention_heads=config.num_heads,
                 max_position_embeddings=config.max_length,
                 hidden_dropout_prob=config.dropout_rate,
                 attention_probs_dropout_prob=config.dropout_rate,
                 initializer_range=config.initializer_range,
                 pad_token_id=tokenizer.pad_token_id,
+                **_sizes_of(config),
             )
         )
         if config.structured:
@@ -340,26 +354,18 @@ def build_longformer(
     config = config or TinyLongformerConfig()
     if tokenizer.pad_token_id is None:
         raise ConfigError("a Longformer needs a tokenizer with a padding token")
+    network = LongformerConfig(
+        attention_window=[config.attention_window] * config.num_layers,
+        max_position_embeddings=config.max_length + tokenizer.pad_token_id + 1,
+        type_vocab_size=1,
+        hidden_dropout_prob=config.dropout_rate,
+        attention_probs_dropout_prob=config.dropout_rate,
+        sep_token_id=tokenizer.sep_token_id,
+        **_sizes_of(config),
+        **_tokens_of(tokenizer),
+    )
     with drawn_under(seed):
-        model = LongformerForMaskedLM(
-            LongformerConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=config.d_model,
-                intermediate_size=config.d_ff,
-                num_hidden_layers=config.num_layers,
-                num_attention_heads=config.num_heads,
-                attention_window=[config.attention_window] * config.num_layers,
-                max_position_embeddings=config.max_length + tokenizer.pad_token_id + 1,
-                type_vocab_size=1,
-                hidden_dropout_prob=config.dropout_rate,
-                attention_probs_dropout_prob=config.dropout_rate,
-                pad_token_id=tokenizer.pad_token_id,
-                bos_token_id=tokenizer.bos_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                sep_token_id=tokenizer.sep_token_id,
-            )
-        )
-    return model.eval()
+        return LongformerForMaskedLM(network).eval()
 
 
 def build_gpt2(
@@ -367,20 +373,10 @@ def build_gpt2(
 ) -> GPT2LMHeadModel:
     """A randomly initialised GPT-2 for the tokenizer's vocabulary; the caller's random state is left alone."""
     config = config or TinyGPT2Config()
+    sizes = {"n_embd": config.d_model, "n_layer": config.num_layers, "n_head": config.num_heads}
+    network = GPT2Config(n_positions=config.max_length, **sizes, **_tokens_of(tokenizer))
     with drawn_under(seed):
-        model = GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=len(tokenizer),
-                n_positions=config.max_length,
-                n_embd=config.d_model,
-                n_layer=config.num_layers,
-                n_head=config.num_heads,
-                bos_token_id=tokenizer.bos_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        )
-    return model.eval()
+        return GPT2LMHeadModel(network).eval()
 
 
 def build_llama(
@@ -388,24 +384,16 @@ def build_llama(
 ) -> LlamaForCausalLM:
     """A randomly initialised Llama for the tokenizer's vocabulary; the caller's random state is left alone."""
     config = config or TinyLlamaConfig()
+    network = LlamaConfig(
+        num_key_value_heads=config.num_key_value_heads,
+        max_position_embeddings=config.max_length,
+        tie_word_embeddings=config.tied,
+        initializer_range=config.initializer_range,
+        **_sizes_of(config),
+        **_tokens_of(tokenizer),
+    )
     with drawn_under(seed):
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=config.d_model,
-                intermediate_size=config.d_ff,
-                num_hidden_layers=config.num_layers,
-                num_attention_heads=config.num_heads,
-                num_key_value_heads=config.num_key_value_heads,
-                max_position_embeddings=config.max_length,
-                tie_word_embeddings=config.tied,
-                initializer_range=config.initializer_range,
-                bos_token_id=tokenizer.bos_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        )
-    return model.eval()
+        return LlamaForCausalLM(network).eval()
 
 
 def make_tiny_models(

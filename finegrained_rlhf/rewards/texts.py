@@ -176,15 +176,7 @@ class WholeTextScorer(_TextReward):
     value_range = (0.0, 1.0)
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
-        """Score R responses as wholes.
-
-        Args:
-            prompts: R prompts; not read.
-            responses: R texts.
-
-        Raises:
-            FineGrainedError: a text could not be scored.
-        """
+        """Score R responses as wholes; arguments and errors are those of `PrefixDifferenceScorer.score`."""
         ends = [max((end for _, end in self.segments(response)), default=0) for response in responses]
         texts = [response[:end] for response, end in zip(responses, ends, strict=True)]
         scores = {"": 0.0, **distinct_scores(self.scorer, [text for text in texts if text])}

@@ -11,7 +11,7 @@ from typing import Annotated
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import InputFile, at_least, at_most
 from finegrained_rlhf.inscit.asking.job import Answering
-from finegrained_rlhf.web.address import is_loopback, listening
+from finegrained_rlhf.web.address import answer, is_loopback, listening, of_extra
 
 _CLOSING_S = 2
 """Seconds that open connections have to end after Ctrl-C."""
@@ -88,14 +88,8 @@ class Serve:
         """
         if not self.directory.is_dir():
             raise DataError("no such directory; expected one with runs below it", file=self.directory)
-        try:
-            import uvicorn
-
+        with of_extra("serve"):
             from finegrained_rlhf.web.application import Settings, create_app
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("finegrained_rlhf"):
-                raise
-            raise ConfigError(f"serve needs {error.name}: pip install '.[web]' in a checkout") from None
         settings = Settings(
             self.directory.resolve(),
             self.names,
@@ -117,18 +111,6 @@ class Serve:
                 print(f"to mark together, make the first owner's account at {url}{first}", flush=True)
             if self.open:
                 threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-            config = uvicorn.Config(
-                app,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=self.behind_proxy,
-                ssl_certfile=self.certificate,
-                ssl_keyfile=self.key,
-                timeout_graceful_shutdown=_CLOSING_S,
-            )
-            try:
-                uvicorn.Server(config).run(sockets=[listener])
-            except KeyboardInterrupt:
-                pass  # the usual end
+            tls = self.certificate, self.key
+            answer(app, listener, tls, behind_proxy=self.behind_proxy, closing_s=_CLOSING_S)
         print("stopped", flush=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, records_by_id, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
@@ -47,16 +47,8 @@ def read_dpr_records(path: str | Path) -> list[DprRecord]:
     rows = read_jsonl(path)
     if not rows:
         raise DataError("no record, expected one a line", file=path)
-    records: dict[str, DprRecord] = {}
     passages: dict[str, Passage] = {}
-    for number, row in enumerate(rows):
-        try:
-            one = _parse(row, passages)
-            require(one.id not in records, f"id {one.id!r} occurs twice", "id")
-        except DataError as error:
-            raise error.at(file=path, record=number) from None
-        records[one.id] = one
-    return list(records.values())
+    return list(records_by_id(rows, lambda row, _: _parse(row, passages), path).values())
 
 
 def passage_rows(names: Iterable[str], known: Mapping[str, Passage]) -> list[dict[str, str]]:

@@ -18,14 +18,10 @@ import sqlalchemy as sql
 
 from finegrained_rlhf.annotation.adjudication import How, adjudicated
 from finegrained_rlhf.annotation.agreement_figures import (
-    MISSING,
     JudgedItem,
-    by_annotator,
+    agreement_figures,
     judged_items,
-    label_agreement,
-    other_agreement,
     shared,
-    span_agreement,
     unit_labels,
 )
 from finegrained_rlhf.annotation.annotations import Annotation, disjoint
@@ -94,16 +90,7 @@ def measured(work: Work, key: str, project: Project, draws: int = DRAWS) -> Meas
     done, problems = finished(work, key, project)
     judged = judged_items(done, project, segmenter)
     counted = [one for one in judged if one.item.role != "qualification"]
-    answers = {one.item.id: one.item.answers[one.item.marked or 0] for one in counted}
-    figures = {
-        "project": project.name,
-        "items": len(counted),
-        "annotated_by_several": len(shared(counted)),
-        "labels": label_agreement(counted, [*project.taxonomy.categories, MISSING], draws, 0),
-        "spans": span_agreement(counted, draws, 0),
-        **other_agreement(counted, answers),
-        "annotators": by_annotator(counted, {}) if counted else [],
-    }
+    figures = agreement_figures(counted, project, draws, 0, {})
     when = {(item, who): at for who, items in work.states(key).items() for item, (_, at) in items.items()}
     counts = {one.item.id for one in counted}
     try:

@@ -14,7 +14,7 @@ from finegrained_rlhf.runtime.directory.fingerprints import content_version
 from finegrained_rlhf.runtime.job import as_config
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.training_run import given_configuration
-from finegrained_rlhf.web.address import LOOPBACK_NAMES, is_loopback, listening
+from finegrained_rlhf.web.address import LOOPBACK_NAMES, answer, is_loopback, listening, of_extra
 
 
 class ServeRewards:
@@ -96,14 +96,8 @@ class ServeRewards:
             FineGrainedError: a scorer cannot be loaded.
         """
         keys = self.keys()
-        try:
-            import uvicorn
-
+        with of_extra("serve-rewards"):
             from finegrained_rlhf.web.rewards.application import create_app, described
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("finegrained_rlhf"):
-                raise
-            raise ConfigError(f"serve-rewards needs {error.name}: pip install '.[web]' in a checkout") from None
         from finegrained_rlhf.runtime.processes import Processes
         from finegrained_rlhf.web.rewards.rounds import Rounds
 
@@ -127,20 +121,8 @@ class ServeRewards:
             port, scheme = listener.getsockname()[1], "https" if self.certificate else "http"
             served = ", ".join(f"{name} ({one.version})" for name, one in components.items())
             print(f"serving {served} at {scheme}://{self.host}:{port} in {processes.description}", flush=True)
-            config = uvicorn.Config(
-                app,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=self.behind_proxy,
-                ssl_certfile=self.certificate,
-                ssl_keyfile=self.private_key,
-            )
             signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends it once more when it has ended
-            try:
-                uvicorn.Server(config).run(sockets=[listener])
-            except KeyboardInterrupt:
-                pass  # the usual end
+            answer(app, listener, (self.certificate, self.private_key), behind_proxy=self.behind_proxy)
         rounds.close()
         print("stopped", flush=True)
 
