@@ -87,7 +87,8 @@ def choice_prompt(form: PromptFormat, shots: Sequence[ChoiceItem], item: ChoiceI
         shots: the examples, of the same task.
         item: that is asked.
     """
-    answered = [_asked(form, one) + _option(form, one.answer) for one in shots]
+    ends = '"}' if form == "json" else ""
+    answered = [_asked(form, one) + _option(form, one.answer) + ends for one in shots]
     before = "\n\n".join([item.head, *answered]) + "\n\n"
     return ChoicePrompt(before, _asked(form, item), tuple(_option(form, option) for option in item.options))
 
@@ -101,7 +102,7 @@ def _asked(form: PromptFormat, item: ChoiceItem) -> str:
 
 
 def _option(form: PromptFormat, option: str) -> str:
-    return json.dumps(option, ensure_ascii=False)[1:] + "}" if form == "json" else f" {option}"
+    return json.dumps(option, ensure_ascii=False)[1:-1] if form == "json" else f" {option}"
 
 
 def conflict_prompt(item: ChoiceItem) -> ChoicePrompt:
@@ -114,8 +115,8 @@ def conflict_prompt(item: ChoiceItem) -> ChoicePrompt:
     *chosen, remark = (text for label, text in item.material.items() if label.startswith("Remark"))
     shown = {"documents": people} if people else {}
     prompt = filled("conflict", "", {**shown, "chosen": chosen, "remark": remark})
-    options = tuple(json.dumps({"conflict": option}) for option in item.options)
-    return ChoicePrompt(prompt.system, str(prompt)[len(prompt.system) :], options)
+    asked = f'{str(prompt)[len(prompt.system) :]}\n{{"conflict": "'
+    return ChoicePrompt(prompt.system, asked, item.options)
 
 
 def shuffled_answers(shots: Sequence[ChoiceItem], rng: random.Random) -> list[ChoiceItem]:

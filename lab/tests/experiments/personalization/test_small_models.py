@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from finegrained_lab.experiments.personalization import AskChoices, SmallModelsTable
+from finegrained_lab.experiments.personalization import AskChoices, SmallModelsTable, choice_scorer
 from finegrained_lab.experiments.personalization.choice_items import (
     FORMATS,
     TASKS,
@@ -73,7 +73,7 @@ def test_a_prompt_shows_the_answers_of_its_examples_alone(form: Any) -> None:
     if form == "json":
         lines = [json.loads(line) for line in prompt.before.split("\n\n")[1:4]]
         assert [line["Contradiction"] for line in lines] == [one.answer for one in group.shots]
-        assert json.loads(prompt.asked + prompt.options[0])["Contradiction"] == "yes"
+        assert json.loads(prompt.asked + prompt.options[0] + '"}')["Contradiction"] == "yes"
     else:
         shown = re.findall(r"(?:Contradiction|Answer): (yes|no)", prompt.before)
         assert shown == [one.answer for one in group.shots] and prompt.options == (" yes", " no")
@@ -87,10 +87,8 @@ def test_a_prompt_shows_the_answers_of_its_examples_alone(form: Any) -> None:
 def test_coresets_own_prompt() -> None:
     (group,) = draw_groups("conflict_documents", 1, 1, 1, 1)
     prompt = conflict_prompt(group.items[0])
-    assert "one and the same entity" in prompt.before and prompt.options == (
-        '{"conflict": "yes"}',
-        '{"conflict": "no"}',
-    )
+    assert "one and the same entity" in prompt.before and prompt.options == ("yes", "no")
+    assert prompt.asked.endswith('</data>\n{"conflict": "')
     assert all(json.dumps(text) in prompt.asked for text in group.items[0].material.values())
 
 
@@ -111,12 +109,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_probabilities_are_transformers_own(model: Path) -> None:
+@pytest.mark.parametrize("task", SHOTS)
+def test_probabilities_are_transformers_own(model: Path, task: TaskName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of options of one token, and of several."""
+    monkeypatch.setattr(choice_scorer, "best_precision", lambda device, flags: ("fp32", ""))
     policy = open_policy(model)
     scorer = ChoiceScorer(policy)
-    policy.model.float()
-    scorer.precision = "fp32"
-    (group,) = draw_groups("style_value", 1, 1, 3, 2)
+    (group,) = draw_groups(task, 1, 1, 3, 2)
     prompts = [choice_prompt("lines", group.shots, item) for item in group.items]
     for prompt, found in zip(prompts, scorer.logprobs(prompts), strict=True):
         for option, value in zip(prompt.options, found, strict=True):
