@@ -8,7 +8,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Answering": "asking.job",
+        "AskSettings": "asking.job",
         "Ask": "asking.job",
         "Assistant": "assistant",
         "AssistantSettings": "assistant",

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from finegrained_rlhf.core.errors import FineGrainedError
-from finegrained_rlhf.inscit.asking.job import Answering
+from finegrained_rlhf.inscit.asking.job import AskSettings
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.web.address import LOOPBACK_NAMES
 from finegrained_rlhf.web.ask.routes import SECTION as ASK
@@ -58,7 +58,7 @@ class Settings:
     reachable: bool = False
     tls: bool = False
     trusted: Sequence[str] = ()
-    answering: Answering | None = None
+    answering: AskSettings | None = None
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import InputFile, at_least, at_most
-from finegrained_rlhf.inscit.asking.job import Answering
+from finegrained_rlhf.inscit.asking.job import AskSettings
 from finegrained_rlhf.web.address import answer, is_loopback, listening, of_extra
 
 _CLOSING_S = 2
@@ -57,7 +57,7 @@ class Serve:
         certificate: InputFile | None = None,
         key: InputFile | None = None,
         trust: str | Sequence[str] | None = None,
-        ask: Answering | None = None,
+        ask: AskSettings | None = None,
     ) -> None:
         self.tls = certificate is not None
         if self.tls != (key is not None):

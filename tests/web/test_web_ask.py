@@ -13,7 +13,7 @@ from served import client_of
 from starlette.testclient import TestClient
 
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.inscit import Answering
+from finegrained_rlhf.inscit import AskSettings
 from finegrained_rlhf.inscit.asking.readers import QuotingReader
 from finegrained_rlhf.web import application
 from finegrained_rlhf.web.application import Settings
@@ -61,11 +61,11 @@ def test_it_answers_as_the_command_was_told(directory: Path, monkeypatch: pytest
 
     monkeypatch.setattr(application, "create_app", kept)
     with pytest.raises(KeyboardInterrupt):
-        Serve(str(directory), ask=Answering(encoder="none", threshold=1.0)).run()
+        Serve(str(directory), ask=AskSettings(encoder="none", threshold=1.0)).run()
     client = client_of(directory, answering=told[0].answering)
     answer = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}).json()
     assert answer["type"] == "not in these documents" and answer["searched"]["threshold"] == 1.0
-    client = client_of(directory, answering=Answering(encoder=str(directory / "gone")))
+    client = client_of(directory, answering=AskSettings(encoder=str(directory / "gone")))
     gone = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}, headers=JSON)
     assert gone.status_code == 422 and "gone" in gone.json()["error"]
 

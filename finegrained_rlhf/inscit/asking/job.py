@@ -35,7 +35,7 @@ ReaderKind = Literal["quote", "write", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answering(Settings):
+class AskSettings(Settings):
     """How an index is searched, and who judges, reads and rewrites.
 
     Attributes:
@@ -76,7 +76,7 @@ class Answering(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask(Answering):
+class Ask(AskSettings):
     """Ask a folder of documents: one question, those of a file, or one after the other from standard input.
 
     Attributes:
@@ -201,7 +201,7 @@ def open_assistant(settings: Ask) -> tuple[DocumentAssistant, list[str]]:
     return assistant, [*report.lines(), *lines]
 
 
-def open_index(directory: str | Path, settings: Answering) -> tuple[DocumentAssistant, list[str]]:
+def open_index(directory: str | Path, settings: AskSettings) -> tuple[DocumentAssistant, list[str]]:
     """Open an assistant for an index as it is; the folder itself is not looked at.
 
     Args:
@@ -257,7 +257,7 @@ def _chosen(named: str, usual: Sequence[str]) -> str | None:
     return None if named == NONE else named
 
 
-def _retrievers(settings: Answering) -> dict[str, RetrieverConfig]:
+def _retrievers(settings: AskSettings) -> dict[str, RetrieverConfig]:
     from finegrained_rlhf.retrieval.dense.config import EncoderConfig
     from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 
@@ -267,7 +267,7 @@ def _retrievers(settings: Answering) -> dict[str, RetrieverConfig]:
     return {**retrievers, **settings.retrievers}
 
 
-def _reader(settings: Answering) -> tuple[Reader, str]:
+def _reader(settings: AskSettings) -> tuple[Reader, str]:
     """The reader, and a line about it."""
     from finegrained_rlhf.inscit.asking.readers import ChatReader, Likelihood, LocalReader, PolicyReader, QuotingReader
 
@@ -289,7 +289,7 @@ def _reader(settings: Answering) -> tuple[Reader, str]:
     return (LocalReader if settings.reader == "write" else PolicyReader)(generator), f"{path} writes"
 
 
-def _rewriter(settings: Answering) -> Rewriter | None:
+def _rewriter(settings: AskSettings) -> Rewriter | None:
     from finegrained_rlhf.inscit.asking.rewriters import instructed, trained
 
     if settings.rewrite_by_llm and settings.llm is not None:

@@ -13,7 +13,7 @@ from finegrained_rlhf.core.errors import DataError
 
 if TYPE_CHECKING:  # what answers needs torch, which pages do without
     from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant, Session
-    from finegrained_rlhf.inscit.asking.job import Answering
+    from finegrained_rlhf.inscit.asking.job import AskSettings
 
 _RECORD = "ask.json"
 _DEPTH = 4  # directories below the one that is served
@@ -29,7 +29,7 @@ class Desk:
         answering: how they are answered from; None: with the models that are found by themselves.
     """
 
-    def __init__(self, directory: Path, answering: Answering | None = None) -> None:
+    def __init__(self, directory: Path, answering: AskSettings | None = None) -> None:
         self.directory, self._answering = directory, answering
         self._lock = threading.Lock()
         self._open: OrderedDict[str, DocumentAssistant] = OrderedDict()
@@ -55,13 +55,13 @@ class Desk:
             ModelError: an encoder or model cannot be read.
             ConfigError: the index was made with another encoder.
         """
-        from finegrained_rlhf.inscit.asking.job import Answering, open_index
+        from finegrained_rlhf.inscit.asking.job import AskSettings, open_index
 
         with self._lock:
             if name not in self._open:
                 if name not in self.names():
                     raise DataError(f"no index of documents {name!r} below the directory")
-                assistant, _ = open_index(self.directory / name, self._answering or Answering())
+                assistant, _ = open_index(self.directory / name, self._answering or AskSettings())
                 self._open[name] = assistant
                 while len(self._open) > _OPEN:
                     self._open.popitem(last=False)

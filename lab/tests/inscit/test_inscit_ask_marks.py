@@ -21,7 +21,7 @@ from finegrained_lab.worlds.folders.make import make_folder
 from finegrained_lab.worlds.folders.places import PLACES
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.inscit import Answering, Ask
+from finegrained_rlhf.inscit import AskSettings, Ask
 from finegrained_rlhf.inscit.asking.job import open_assistant
 from finegrained_rlhf.web.ask.routes import FEEDBACK
 
@@ -34,7 +34,7 @@ def said_of(directory: Path, seed: int, files: int) -> Counter[str]:
     docs, served = directory / f"docs_{seed}", directory / f"served_{seed}"
     questions = make_folder(docs, seed, STYLE, PLACES[STYLE], files, answerable=files, not_answerable=0)
     open_assistant(Ask(docs=str(docs), index=str(served / "docs"), encoder="none", model="none"))
-    client = client_of(served, answering=Answering(encoder="none", threshold=0.1))
+    client = client_of(served, answering=AskSettings(encoder="none", threshold=0.1))
     counts = Counter[str]()
     for asked in questions:
         given = client.post("/ask/answers", json={"index": "docs", "question": asked.text}).json()
