@@ -21,7 +21,7 @@ from finegrained_lab.worlds.folders.make import make_folder
 from finegrained_lab.worlds.folders.places import PLACES
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.inscit import AskSettings, Ask
+from finegrained_rlhf.inscit import Ask, AskSettings
 from finegrained_rlhf.inscit.asking.job import open_assistant
 from finegrained_rlhf.web.ask.routes import FEEDBACK
 
