@@ -50,7 +50,13 @@ def open_engine(name: str, policy: Policy, profile: Profile, directory: Path) ->
         return make_engine(policy, name)
     dtype = "bfloat16" if profile.precision == "bf16" else "float32"
     length = profile.prompt_tokens + profile.new_tokens
-    options = {"max_model_len": length, "enforce_eager": True, "enable_prefix_caching": False}
+    options = {
+        "max_model_len": length,
+        "max_num_batched_tokens": profile.prompts * profile.samples * length,  # no prompt is read in parts
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "gpu_memory_utilization": 0.5,
+    }
     return VLLMEngine(policy, VLLMConfig(dtype=dtype, options=options), directory)  # type: ignore[arg-type]
 
 
