@@ -17,7 +17,7 @@ from transformers import T5ForConditionalGeneration
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import draft, plain, plain_rewards, ppo_step, sampling, scaling
+from benchmarks import draft, plain, plain_rewards, ppo_step, rollout_engines, sampling, scaling
 from benchmarks.equality import check_equality
 from benchmarks.families import (
     CAUSAL,
@@ -410,3 +410,15 @@ def test_memory_of_a_side_needs_a_second_step() -> None:
     assert side.peak is None and side.steps == []
     side.run(torch.device("cpu"), counted=True)
     assert side.peak is not None and side.seconds("total") == 1.0 and side.tokens == [3]
+
+
+def test_engines_draw_the_same_step_in_turn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "engines.json"
+    document = rollout_engines.main(["profile=tiny", "engines=generate,own", f"out={out}"])
+    generate, own = document["engines"]
+    assert [len(line["seconds"]) for line in (generate, own)] == [document["shape"]["rounds"]] * 2
+    assert generate["tokens"] == own["tokens"] and min(own["tokens"]) > 0  # fixed lengths
+    assert "of generate" in capsys.readouterr().out and json.loads(out.read_text())["shape"]["family"] == "llama"
+    for words, message in ((["engines=own,trl"], "got trl"), (["family=t5"], "expected a decoder-only one")):
+        with pytest.raises(ConfigError, match=message):
+            rollout_engines.main(["profile=tiny", *words])
