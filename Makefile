@@ -144,7 +144,7 @@ $(VLLM_VENV)/.installed:
 	@touch $@
 
 test-vllm: env-vllm
-	PYTHONPATH=.:lab $(VLLM_VENV)/bin/python -m pytest -q tests/engines/test_engines_vllm.py
+	PYTHONPATH=.:lab $(VLLM_VENV)/bin/python -m pytest -q -rs tests/engines/test_engines_vllm.py
 
 test-engines: test-trl test-verl test-skyrl test-vllm
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +18,6 @@ from reward_models.record import check_input_settings
 
 if TYPE_CHECKING:
     from torch import nn
-from collections.abc import Sequence
 
 AnnotatorWeights = Literal["none", "agreement"]
 Selection = Literal["accuracy", "loss"]

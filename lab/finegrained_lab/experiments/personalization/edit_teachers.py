@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.factworld.report import exported_validation
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table
 
@@ -41,7 +42,7 @@ class EditTeachersTable(CurvesTable):
         "table before](style_training.md). `sft`: the writer trained on the edited texts; `dpo`: on pairs of an "
         "edited text and its draft; `dpo_sft`: with an SFT term; `dpop`: DPO-Positive; `dpo_spans`: on the tokens "
         "alone in which the two differ; `dpo_shuffled`: on pairs that a coin turns. `rloo_true`: RLOO with minus "
-        "the true cost as the reward, the ceiling; `rloo_mass`: with minus the words that a reward model expects to "
+        "the true cost as the reward; `rloo_mass`: with minus the words that a reward model expects to "
         "be changed in each sub-sentence. That model, `mass`, learnt from the edited drafts, from three more drafts "
         "of each context that no reader saw, held against the same edited text, from the edited texts, and from "
         "all of them with words cut out (`hindsight=2`); `mass_plain` from the edited drafts alone; `mass_noted` as "
@@ -72,7 +73,17 @@ class EditTeachersTable(CurvesTable):
             for seed, root in roots.items()
         ]
         pairs = [{"system": run, "seed": seed, **_last(root / run)} for run in PAIRS for seed, root in roots.items()]
-        return {**super().measure(roots), "ranked": ranked, "pairs": pairs, **self.training(roots)}
+        exported = []
+        for run in (*PAIRS, *REWARDED):
+            steps = {str(seed): exported_validation(RunDirectory(root / run))["step"] for seed, root in roots.items()}
+            exported.append({"system": run, **steps})
+        return {
+            **super().measure(roots),
+            "ranked": ranked,
+            "pairs": pairs,
+            "exported": exported,
+            **self.training(roots),
+        }
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, differences, every run; ranks; likelihoods; minutes."""
@@ -84,6 +95,8 @@ class EditTeachersTable(CurvesTable):
                 f"best of 16 costs.\n\n{_table(result['ranked'])}",
                 f"## Likelihoods of both answers at the last step, in nats an answer\n\n`moved`: from the writer, of "
                 f"the tokens that are compared.\n\n{_table(result['pairs'])}",
+                "## What was exported\n\nThe step that validations liked best, by seed: by the answers' RougeLSum where pairs "
+                "are trained on, by the reward in RLOO. 0 is the writer itself.\n\n" + _table(result["exported"]),
                 self.longest(result),
             ]
         )

@@ -1,4 +1,4 @@
-"""What StyleWorld's readers' edits cost, as a reward: the ceiling of whatever learns a reward from these edits."""
+"""What StyleWorld's readers' edits cost, as a reward: what a reward that is learnt from them stands for."""
 
 from __future__ import annotations
 
