@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,7 +54,6 @@ def open_engine(name: str, policy: Policy, profile: Profile, directory: Path) ->
         "max_model_len": length,
         "max_num_batched_tokens": profile.prompts * profile.samples * length,  # no prompt is read in parts
         "enforce_eager": True,
-        "enable_prefix_caching": False,
         "gpu_memory_utilization": 0.5,
     }
     return VLLMEngine(policy, VLLMConfig(dtype=dtype, options=options), directory)  # type: ignore[arg-type]
@@ -62,7 +61,7 @@ def open_engine(name: str, policy: Policy, profile: Profile, directory: Path) ->
 
 def measure(profile: Profile, engines: Sequence[str], directory: Path) -> list[dict[str, Any]]:
     """One line an engine, with the seconds and tokens of each counted round."""
-    workload = Workload(profile, directory)
+    workload = Workload(replace(profile, warmup=1), directory)
     policy = open_policy(workload, profile.lengths[0])
     processes = Processes(ProcessConfig(profile.precision, threads=profile.threads or None))
     policy.to(processes.device)
@@ -72,7 +71,7 @@ def measure(profile: Profile, engines: Sequence[str], directory: Path) -> list[d
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     tokens: dict[str, list[int]] = {name: [] for name in engines}
     for number in range(1 + profile.rounds):  # the first one is not counted
-        start = number * profile.prompts % len(prompts)
+        start = number * profile.prompts
         own = prompts[start : start + profile.prompts]
         for name, engine in opened.items():
             with torch.no_grad(), processes.autocast():

@@ -95,8 +95,9 @@ class EditTeachersTable(CurvesTable):
                 f"best of 16 costs.\n\n{_table(result['ranked'])}",
                 f"## Likelihoods of both answers at the last step, in nats an answer\n\n`moved`: from the writer, of "
                 f"the tokens that are compared.\n\n{_table(result['pairs'])}",
-                "## What was exported\n\nThe step that validations liked best, by seed: by the answers' RougeLSum where pairs "
-                "are trained on, by the reward in RLOO. 0 is the writer itself.\n\n" + _table(result["exported"]),
+                "## What was exported\n\nThe step that validations liked best, by seed: by the answers' RougeLSum "
+                "where pairs are trained on, by the reward in RLOO. 0 is the writer itself.\n\n"
+                + _table(result["exported"]),
                 self.longest(result),
             ]
         )
