@@ -7,14 +7,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from chat_toy import TEMPLATE, save_chat_model
 from hostile_documents import QUESTIONS
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.inference.generator import PolicyGenerator, Response, load_policy
 from finegrained_rlhf.inscit import Ask
 from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
 from finegrained_rlhf.inscit.asking.evidence import FEATURES, EvidenceScorer, EvidenceWeights, Reranker
@@ -26,7 +31,7 @@ from finegrained_rlhf.inscit.asking.measures import (
     grounded,
     measured,
 )
-from finegrained_rlhf.inscit.asking.readers import ChatReader
+from finegrained_rlhf.inscit.asking.readers import ChatReader, LocalReader
 from finegrained_rlhf.inscit.asking.rewriters import instructed
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
 
@@ -122,6 +127,33 @@ def test_a_model_that_writes_cites_by_number_and_what_is_not_supported_is_marked
 def test_a_model_may_say_that_it_is_not_there(assistant: DocumentAssistant) -> None:
     asked, _ = chat(assistant, '{"type": "not in these documents", "sentences": []}')
     assert asked.ask("When does the first boat of the Vellin ferry leave?").type == "not in these documents"
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None], ids=["chat", "base"])
+def test_a_local_model_is_shown_likely_sentences_and_says_each_thing_once(
+    assistant: DocumentAssistant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str | None
+) -> None:
+    """A base model goes on after its answer, with more notes and questions of its own; that is cut off."""
+    generator = load_policy(save_chat_model(tmp_path, template))
+    text = "The boat leaves at 6:40. The boat leaves at 6:40.\nWhat else? It rains."
+    asked: list[str] = []
+
+    def stream(self: PolicyGenerator, prompts: Sequence[Prompt], **options: int) -> Iterator[list[list[Response]]]:
+        asked.extend(prompt.text for prompt in prompts)
+        yield [[Response(text, 9, True)]]
+
+    monkeypatch.setattr(PolicyGenerator, "stream", stream)
+    question = "When does the boat to Vellin leave?"
+    found = assistant.scorer.candidates(question, assistant.search(question))
+    best = replace(found[0], probability=0.8)
+    near, far = replace(found[1], probability=0.5), replace(found[2], probability=0.1)
+    reading = LocalReader(generator).read([question], question, [best, near, far])
+    said = [sentence for sentence, _ in reading.sentences]
+    assert said == ["The boat leaves at 6:40.", *(["What else?", "It rains."] if template else [])]
+    assert all(rests[0] in (best, near) for _, rests in reading.sentences)
+    assert best.text in asked[0] and near.text in asked[0] and far.text not in asked[0]
+    text = " "
+    assert LocalReader(generator).read([question], question, [best]).type == "not in these documents"
 
 
 def test_documents_that_command_are_never_cited_for_it(docs: Path, tmp_path: Path) -> None:

@@ -183,31 +183,38 @@ class LocalReader:
     Attributes:
         generator: the model.
         looked: sentences that it is given.
+        near: log odds by which they may be less probable than the best; a small model mixes up what others say.
         max_new_tokens: longest answer.
     """
 
     generator: PolicyGenerator
     looked: int = 6
+    near: float = 2.0
     max_new_tokens: int = 96
 
     def read(self, dialogue: Sequence[str], question: str, candidates: Sequence[Candidate]) -> Reading:
         """The model's answer (`Reader`)."""
-        shown = list(candidates[: self.looked])
+        least = candidates[0].log_odds - self.near
+        shown = [one for one in candidates[: self.looked] if one.log_odds >= least]
         facts = "\n".join(f"- {': '.join(c.passage.titles)}: {' '.join(c.text.split())}" for c in shown)
         text = f"Notes:\n{facts}\n\nAnswer in one sentence, from the notes alone: {question}"
-        chat = PromptConfig("on" if getattr(self.generator.tokenizer, "chat_template", None) else "auto")
+        templated = bool(getattr(self.generator.tokenizer, "chat_template", None))
+        chat, text = PromptConfig("on" if templated else "auto"), text if templated else f"{text}\nAnswer:"
         prompts = prompts_for(self.generator.policy, [PromptInput("question", text)], 1024, "truncate", chat)
         (((response,),),) = self.generator.stream(prompts, max_new_tokens=self.max_new_tokens)
-        return Reading("answer", attributed(response.text, shown, Likelihood(self.generator)))
+        answer = response.text if templated else response.text.strip().partition("\n")[0]  # what follows is its own
+        written = attributed(answer, shown, Likelihood(self.generator))
+        return Reading("answer" if written else "not in these documents", written)
 
 
 def attributed(text: str, candidates: Sequence[Candidate], likelihood: Likelihood) -> tuple[Written, ...]:
-    """The sentences of a text, each with the candidate behind which it is most probable."""
+    """The sentences of a text, each once, with the candidate behind which it is most probable."""
     contexts = [f"{': '.join(one.passage.titles)}: {' '.join(one.text.split())}\nIn short:" for one in candidates]
+    spans = shared_segmenter("english").sentences(text)
     written = []
-    for start, end in shared_segmenter("english").sentences(text):
-        means = likelihood.means(contexts, text[start:end])
-        written.append((" ".join(text[start:end].split()), (candidates[means.index(max(means))],)))
+    for sentence in dict.fromkeys(" ".join(text[start:end].split()) for start, end in spans):
+        means = likelihood.means(contexts, sentence)
+        written.append((sentence, (candidates[means.index(max(means))],)))
     return tuple(written)
 
 
