@@ -6,24 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, gate_page
-from finegrained_lab.experiments.qa_feedback.measures import Measured, measured_answers
-from finegrained_lab.experiments.qa_feedback.pool import (
-    CUT_GOLD,
-    MEASURES,
-    TOTAL,
-    Pooled,
-    best_of_n,
-    gate_of_reward,
-    paired_difference,
-    pool_of,
-    totals,
-    trivial_of,
+from finegrained_lab.experiments.gate import gate_page, judge_gate
+from finegrained_lab.experiments.qa_feedback.pool import MEASURES, TOTAL, pool_of, totals_of_known
+from finegrained_lab.experiments.qa_feedback.systems import (
+    differences,
+    differences_page,
+    means,
+    sampled_systems,
+    trivial_systems,
 )
-from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_text
@@ -37,6 +30,7 @@ if TYPE_CHECKING:
     from reward_models.bottleneck.model import Bottleneck
 
 BEFORE, AFTER = "before", "after"
+CHOSE = "the reward itself, by which the best are chosen; `sft` is the mean of the samples"
 _COLUMNS = (TOTAL, *MEASURES)
 _STYLE = """
 :root{color-scheme:light dark}
@@ -94,83 +88,31 @@ class DemoRealTable(Results):
         if [one.id for one in records[BEFORE]] != [one.id for one in records[AFTER]]:
             raise DataError("expected answers to the same questions in the same order", file=self.after)
         pools = {name: pool_of(model, of, self.seed) for name, of in records.items()}
-        systems = _systems(model, pools)
+        sampled, trivial = sampled_systems(pools, _COLUMNS), trivial_systems({TOTAL: model}, pools[BEFORE])
         write_text(Path(self.answers), answers_page(model, records[BEFORE][: self.shown], records[AFTER][: self.shown]))
         return self.write(
             {
                 **self.made_by(),
                 "questions": len(records[BEFORE]),
                 "samples": min(len(one.outputs) for of in records.values() for one in of),
-                "rows": [{"system": name, **_means(of)} for name, of in systems.items()],
+                "rows": [{"system": name, **means(of, _COLUMNS)} for name, of in (sampled | trivial).items()],
                 "differences": [
-                    {
-                        "system": name,
-                        **{c: paired_difference(_column(of, c), _column(systems[BEFORE], c)) for c in _COLUMNS},
-                    }
-                    for name, of in systems.items()
-                    if name.startswith((BEFORE, AFTER)) and name != BEFORE
+                    {"system": name, **differences(of, sampled[BEFORE], _COLUMNS)}
+                    for name, of in sampled.items()
+                    if name != BEFORE
                 ],
-                "gate": gate_of_reward(model, pools[BEFORE]),
+                "gate": judge_gate(totals_of_known(model, pools[BEFORE], TOTAL), None, CHOSE),
             }
         )
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The rows, the differences from before, and whether the reward counts."""
-        differences = [
-            {"system": row["system"], **{c: _shown(row[c]) for c in _COLUMNS}} for row in result["differences"]
-        ]
         return (
             f"{self.opening(result, self.title, self.about)}\n\n{result['questions']} held-out questions, "
             f"{result['samples']} samples of each.\n\n{markdown_table(result['rows'], ['system', *_COLUMNS])}\n"
             "## Difference from before, with 95% intervals over questions\n\n"
-            f"{markdown_table(differences, ['system', *_COLUMNS])}\n{gate_page(result['gate'])}"
+            f"{differences_page(result['differences'], _COLUMNS)}\n{gate_page(result['gate'])}"
         )
-
-
-def _systems(model: Bottleneck, pools: Mapping[str, Sequence[Pooled]]) -> dict[str, list[Measured]]:
-    """By system the measures of each question, with the reward among them."""
-    systems: dict[str, list[Measured]] = {}
-    for name, pool in pools.items():
-        most = min(len(one.measures) for one in pool)
-        for label, n in ((name, 1), (f"{name}, best of {most}", most)):
-            systems[label] = [
-                {
-                    c: best_of_n(one.rewards[TOTAL], _values(one, c), n)
-                    for c in _COLUMNS
-                }
-                for one in pool
-            ]  # fmt: skip
-    records = [one.record for one in pools[BEFORE]]
-    texts = [trivial_of(record) for record in records]
-    for name in (GOLD, CUT_GOLD, CUT_LEAD, BEST_SENTENCE):
-        systems[name] = [
-            {
-                **measured_answers(record.question, record.passages, record.references[0], [of[name]])[0],
-                TOTAL: totals(model, record, [of[name]])[TOTAL][0],
-            }
-            for record, of in zip(records, texts, strict=True)
-        ]
-    return systems
-
-
-def _values(one: Pooled, column: str) -> Sequence[float | None]:
-    return one.rewards[TOTAL] if column == TOTAL else [of[column] for of in one.measures]
-
-
-def _column(rows: Sequence[Measured], column: str) -> list[float | None]:
-    return [row[column] for row in rows]
-
-
-def _means(rows: Sequence[Measured]) -> dict[str, float | None]:
-    known = {c: [value for value in _column(rows, c) if value is not None] for c in _COLUMNS}
-    return {c: fmean(of) if of else None for c, of in known.items()}
-
-
-def _shown(difference: Sequence[float] | None) -> str:
-    if difference is None:
-        return "–"
-    value, low, high = difference
-    return f"{value:+.3f} [{low:+.2f}, {high:+.2f}]"
 
 
 def answers_page(model: Bottleneck, before: Sequence[OutputRecord], after: Sequence[OutputRecord]) -> str:

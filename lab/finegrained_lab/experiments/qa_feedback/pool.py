@@ -11,20 +11,17 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, SFT, gate_page, judge_gate
-from finegrained_lab.experiments.intervals import difference_interval
+from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, SFT
 from finegrained_lab.experiments.qa_feedback.measures import Measured, is_finished, measured_answers
 from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE, GOLD_WORDS
-from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
-from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.text.trivial import best_sentence, cut_lead
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 TOTAL = "bottleneck"
 PARTS = ("relevance", "factuality", "completeness")
-LENGTH, CHANCE, RECALL = "length", "chance", "gold recall"
+LENGTH, CHANCE, RECALL, JUDGE = "length", "chance", "gold recall", "judge"
 CHOOSERS = (TOTAL, *PARTS, LENGTH, CHANCE)
 MEASURES = ("facts/recalled", "facts/unsupported", "copied/share", "rouge_lsum", "finished", "words")
 """Of an answer, without a judge."""
@@ -70,8 +67,10 @@ def rewards_of(
     return totals(model, record, answers) | own
 
 
-def pool_of(model: Bottleneck, records: Sequence[OutputRecord], seed: int) -> list[Pooled]:
-    """Reward and measure every sample once.
+def pool_of(
+    model: Bottleneck, records: Sequence[OutputRecord], seed: int, judge: Bottleneck | None = None
+) -> list[Pooled]:
+    """Reward and measure every sample once; `judge` gives rewards of that name, which choose nothing.
 
     Raises:
         DataError: a question has no gold answer.
@@ -83,6 +82,8 @@ def pool_of(model: Bottleneck, records: Sequence[OutputRecord], seed: int) -> li
         measures = measured_answers(record.question, record.passages, record.references[0], record.outputs)
         rewards = rewards_of(model, record, record.outputs, drawn)
         rewards[RECALL] = [row["facts/recalled"] or 0.0 for row in measures]
+        if judge is not None:
+            rewards[JUDGE] = totals(judge, record, record.outputs)[TOTAL]
         pool.append(Pooled(record, rewards, measures))
     return pool
 
@@ -133,18 +134,16 @@ def trivial_of(record: OutputRecord) -> dict[str, str]:
     }
 
 
-def gate_of_reward(model: Bottleneck, pool: Sequence[Pooled]) -> dict[str, Any]:
-    """Whether what the reward says counts: what it gives gold answers, samples (their mean) and a cut copy."""
+def totals_of_known(model: Bottleneck, pool: Sequence[Pooled], name: str) -> dict[str, list[float]]:
+    """What a model that gave the samples rewards of a name gives gold answers, copies, and samples (their mean)."""
     by_name: dict[str, list[float]] = {GOLD: [], SFT: [], CUT_LEAD: [], BEST_SENTENCE: [], CUT_GOLD: []}
     for one in pool:
         texts = trivial_of(one.record)
         given = totals(model, one.record, list(texts.values()))[TOTAL]
-        for name, value in zip(texts, given, strict=True):
-            by_name[name].append(value)
-        by_name[SFT].append(fmean(one.rewards[TOTAL]))
-    return judge_gate(
-        by_name, None, "the reward itself, by which the best are chosen; `sft` is the mean of the samples"
-    )
+        for known, value in zip(texts, given, strict=True):
+            by_name[known].append(value)
+        by_name[SFT].append(fmean(one.rewards[name]))
+    return by_name
 
 
 @dataclass(frozen=True)
@@ -195,68 +194,3 @@ class TeachBest(Settings):
         write_examples(self.output, taught)
         print(f"{len(taught)} of {len(records)} questions have a finished sample to learn from -> {self.output}")
         return {"questions": len(records), "taught": len(taught)}
-
-
-@dataclass(frozen=True)
-class PoolCurves(Results):
-    """Best of n, n = 1 to N, by every reward at hand over one pool.
-
-    Attributes:
-        samples: outputs file with N samples of each question.
-        reward_model: a bottleneck that has seen none of the questions, or its run.
-        seed: of the choice by chance.
-    """
-
-    title: ClassVar[str] = "QA-FEEDBACK: what there is to win by the best of n samples"
-    about: ClassVar[str] = (
-        "One pool of samples of held-out questions; of every subset of n samples the one with the highest reward, in "
-        "expectation over all subsets. `bottleneck`: the learnt reward as its head of preferences weighs it; "
-        "`relevance`, `factuality`, `completeness`: its components alone; `length` and `chance`: controls; `gold "
-        "recall`: the share of the gold answer's facts, which no reward knows, a bound. `itself` is the reward that "
-        "chooses. The other columns need no judge (`measures.md`): where `itself` rises and they do not, the reward is "
-        "bought."
-    )
-
-    samples: InputFile
-    reward_model: ModelName
-    seed: Seed = 0
-
-    def run(self) -> dict[str, Any]:
-        """Reward, measure, write results and page.
-
-        Raises:
-            DataError: broken samples.
-            ModelError: there is no such reward model.
-        """
-        from reward_models.bottleneck.model import load_bottleneck
-
-        model, records = load_bottleneck(str(self.reward_model)), read_outputs(self.samples)
-        pool = pool_of(model, records, self.seed)
-        most = min(len(record.outputs) for record in records)
-        counts = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
-        return self.write(
-            {
-                **self.made_by(),
-                "questions": len(records),
-                "samples": most,
-                "rows": curves(pool, counts),
-                "gate": gate_of_reward(model, pool),
-            }
-        )
-
-    def page(self, result: Mapping[str, Any]) -> str:
-        """Whether the reward counts, and the curves."""
-        return (
-            f"{self.opening(result, self.title, self.about)}\n\n{result['samples']} samples of each of "
-            f"{result['questions']} questions.\n\n{gate_page(result['gate'])}\n## Best of n\n\n"
-            f"{markdown_table(result['rows'], ['reward', 'n', 'itself', *MEASURES])}"
-        )
-
-
-def paired_difference(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[float] | None:
-    """The mean difference over the questions where both are known, and its 95% borders; None where none is."""
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
-    if not pairs:
-        return None
-    first, second, ones = [a for a, _ in pairs], [b for _, b in pairs], [1.0] * len(pairs)
-    return [fmean(first) - fmean(second), *difference_interval((first, ones), (second, ones))]

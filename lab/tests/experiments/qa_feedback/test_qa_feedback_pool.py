@@ -12,7 +12,8 @@ import pytest
 
 from finegrained_lab.experiments.qa_feedback import pool
 from finegrained_lab.experiments.qa_feedback.demo import DemoRealTable, answers_page
-from finegrained_lab.experiments.qa_feedback.pool import PoolCurves, TeachBest, best_of_n
+from finegrained_lab.experiments.qa_feedback.expert import ExpertIterationTable
+from finegrained_lab.experiments.qa_feedback.pool import TeachBest, best_of_n
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
@@ -79,14 +80,34 @@ def test_only_finished_samples_are_taught(tmp_path: Path) -> None:
         TeachBest(samples(tmp_path / "cut.jsonl", "It is"), "reward", str(tmp_path / "none.json")).run()
 
 
-def test_curves_and_their_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = samples(tmp_path / "s.jsonl", "It is green.", "It is 120 metres deep.")
-    job = PoolCurves(str(tmp_path / "c.json"), "the command", samples=path, reward_model="reward", chosen="Nothing.")
-    rows = {(row["reward"], row["n"]): row for row in job.run()["rows"]}
-    assert {name for name, _ in rows} == {"bottleneck", *pool.PARTS, "length", "chance", "gold recall"}
-    assert rows["bottleneck", 1]["facts/recalled"] == 0.5 and rows["bottleneck", 2]["facts/recalled"] == 1.0
-    assert rows["bottleneck", 2]["itself"] == 1.0 and rows["relevance", 2]["itself"] == 1.0
-    assert "## Does the judge count?" in (tmp_path / "c.md").read_text()
+def test_expert_iteration_beside_chance_and_the_best_of_n(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = ExpertIterationTable(
+        str(tmp_path / "x.json"), "the command", directory=str(tmp_path / "runs"), arms=["bottleneck", "chance"],
+        answers=str(tmp_path / "answers.html"), chosen="Nothing.",
+    )  # fmt: skip
+    with pytest.raises(DataError, match="no arm has answered the questions of every fold"):
+        table.run()
+    for fold in (1, 3):
+        place = tmp_path / "runs" / f"fold_{fold}"
+        for name in ("start", "bottleneck", "chance"):
+            (place / name).mkdir(parents=True)
+        samples(place / "start" / "sft.jsonl", "It is green.", "It is 120 metres deep.")
+        samples(place / "bottleneck" / "round_3.jsonl", "It is 120 metres deep.", "It is 120 metres")
+        samples(place / "chance" / "round_3.jsonl", "It is green.", "It is green.")
+    result = table.run()
+    rows = {row["system"]: row for row in result["rows"]}
+    assert list(rows)[:4] == ["sft", "sft, best of 2", "bottleneck", "bottleneck, best of 2"] and "gold" in rows
+    assert result["questions"] == 6 and rows["sft"]["facts/recalled"] == 0.5 and rows["chance"]["finished"] == 1.0
+    assert rows["bottleneck"]["facts/recalled"] == rows["bottleneck"]["judge"] == 1.0
+    reached = {goal["goal"]: goal["reached"] for goal in result["goals"]}
+    assert reached["finished"] is False and sum(reached.values()) == 4
+    assert {row["system"] for row in result["differences"]} >= {"bottleneck − sft", "bottleneck − chance"}
+    best = {(row["reward"], row["n"]): row for row in result["curves"]}
+    assert {name for name, _ in best} == {"bottleneck", *pool.PARTS, "length", "chance", "gold recall", "judge"}
+    assert best["bottleneck", 1]["facts/recalled"] == 0.5 and best["bottleneck", 2]["itself"] == 1.0
+    assert "## Does the judge count?" in (tmp_path / "x.md").read_text()
+    (tmp_path / "runs" / "fold_1" / "bottleneck" / "round_3.jsonl").unlink()
+    assert table.run()["goals"] == []  # an arm that a fold lacks is left out
     capsys.readouterr()
 
 
