@@ -6,9 +6,11 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AskChoices": "choice_measures",
+        "ChosenPreferencesTable": "chosen_preferences",
         "CoresetTable": "coreset",
         "EditTeachersTable": "edit_teachers",
         "PahfTable": "pahf",
+        "PreferenceChooser": "preference_chooser",
         "PreludeTable": "prelude",
         "RankDrafts": "ranked_drafts",
         "RegretTable": "regret",

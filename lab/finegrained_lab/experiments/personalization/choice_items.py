@@ -141,6 +141,25 @@ class ChoiceGroup:
     number: int
 
 
+def preference_item(draft: str, edited: str, answer: str = "") -> ChoiceItem:
+    """The question which of the five readers' preferences an edit shows: the task `style_source`.
+
+    Args:
+        draft: the text before.
+        edited: what became of it.
+        answer: the true preference; empty where it is not known.
+    """
+    preferences = tuple(description(source.style) for source in SOURCES.values())
+    return ChoiceItem(
+        "A draft, the text that a reader made of it, and the style that the reader wants.",
+        {"Draft": draft, "Edited": edited},
+        "Style",
+        f"Which style does the reader want: {_listed(preferences, '; ')}?",
+        preferences,
+        answer,
+    )
+
+
 def draw_groups(task: TaskName, seed: int, groups: int, size: int, shots: int) -> list[ChoiceGroup]:
     """Questions of a task, in groups that share their examples.
 
@@ -214,7 +233,7 @@ def _style_value(rng: random.Random, group: int, place: int) -> ChoiceItem:
     wanted = {**_style(rng), dimension: values[place % len(values)]}
     return ChoiceItem(
         f"A draft, the text that a reader made of it, and the {dimension} that the reader wants.",
-        _edit(rng, wanted),
+        {label.capitalize(): text for label, text in _edit(rng, wanted).items()},
         dimension.capitalize(),
         f"Which {dimension} does the reader want: {_listed(values)}?",
         values,
@@ -224,16 +243,8 @@ def _style_value(rng: random.Random, group: int, place: int) -> ChoiceItem:
 
 def _style_source(rng: random.Random, group: int, place: int) -> ChoiceItem:
     """The preference of one of the five readers."""
-    preferences = [description(source.style) for source in SOURCES.values()]
-    number = place % len(preferences)
-    return ChoiceItem(
-        "A draft, the text that a reader made of it, and the style that the reader wants.",
-        _edit(rng, list(SOURCES.values())[number].style),
-        "Style",
-        f"Which style does the reader want: {_listed(preferences, '; ')}?",
-        tuple(preferences),
-        preferences[number],
-    )
+    style = list(SOURCES.values())[place % len(SOURCES)].style
+    return preference_item(**_edit(rng, style), answer=description(style))
 
 
 _DRAWN: Mapping[TaskName, Callable[[random.Random, int, int], ChoiceItem]] = {
@@ -260,7 +271,7 @@ def _edit(rng: random.Random, wanted: Style) -> dict[str, str]:
     style = _style(rng)
     while style == wanted:
         style = _style(rng)
-    return {"Draft": rendered(sentences, style), "Edited": rendered(sentences, wanted)}
+    return {"draft": rendered(sentences, style), "edited": rendered(sentences, wanted)}
 
 
 def _listed(values: Sequence[str], between: str = ", ") -> str:

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from finegrained_lab.experiments.personalization import AskChoices, SmallModelsTable, choice_scorer
+from finegrained_lab.experiments.personalization import (
+    AskChoices,
+    ChosenPreferencesTable,
+    PreferenceChooser,
+    SmallModelsTable,
+    choice_scorer,
+)
 from finegrained_lab.experiments.personalization.choice_items import (
     FORMATS,
     TASKS,
@@ -24,7 +30,9 @@ from finegrained_lab.experiments.personalization.choice_items import (
     shuffled_answers,
 )
 from finegrained_lab.experiments.personalization.choice_scorer import ChoiceScorer
+from finegrained_lab.protocols import RunPrelude
 from finegrained_lab.worlds.bios.lexicon import facts_of, stated_in
+from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader
 from finegrained_lab.worlds.style.styles import described, style_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
@@ -173,3 +181,44 @@ def test_settings_that_are_refused(keys: dict[str, Any], tmp_path: Path) -> None
     for wrong in (keys, {"shots": {"conflict": [0]}}, {"shots": {"conflict": []}}):
         with pytest.raises(ConfigError):
             job(tmp_path, tmp_path / "x.json", **wrong)
+
+
+def test_cipher_by_chosen_preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that reads its examples finds what edits show; shuffled ones, none and chance say less."""
+
+    class Reading:
+        """In place of a scorer: certain of the answer of the example with the same style, else of the first option."""
+
+        def __init__(self, policy: Any) -> None:
+            assert policy == "opened"
+
+        def logprobs(self, prompts: Any) -> list[list[float]]:
+            asked = style_of(prompts[0].asked.partition("Edited: ")[2].rpartition("\nStyle:")[0])
+            shown = re.findall(r"Edited: (.*?)\nStyle: (.*?)\n\n", prompts[0].before, re.DOTALL)
+            answer = next((answer for text, answer in shown if style_of(text) == asked), "")
+            certain = [float(f" {answer}" == option) for option in prompts[0].options]
+            return [certain, [0.0] * len(certain)]
+
+    monkeypatch.setattr(choice_scorer, "ChoiceScorer", Reading)
+    monkeypatch.setattr("finegrained_rlhf.models.loading.open_policy", lambda model: "opened")
+    for seed in (1, 2):
+        root = tmp_path / f"seed_{seed}"
+        MakeStyleWorld(str(root / "world"), seed=seed, contexts=20).run()
+        files = [str(root / "world" / name) for name in ("contexts.jsonl", "preferences.json")]
+        for kind in ("script", "examples", "shuffled", "zero_shot", "chance"):
+            llm = PreferenceChooser(kind=kind, model="m", shots=10, seed=seed)
+            agents = ["oracle", "no_learning", "cipher_5"] if kind == "script" else ["cipher_5"]
+            keys = {"agents": agents, "plots": False, "progress": False}
+            RunPrelude(*files, str(root / kind), llm, StyleReader(), **keys).run()
+        write_json(root / "experiment.json", {"seed": seed, "settings": {"contexts": 20, "shots": 10, "model": "m"}})
+    table = ChosenPreferencesTable(str(tmp_path / "t.json"), "a command", str(tmp_path), [1, 2], chosen="Nothing.")
+    result, page = table.run(), (tmp_path / "t.md").read_text(encoding="utf-8")
+    cost = {name: by["cost"]["mean"] for name, by in result["summary"].items()}
+    assert cost["oracle"] == 0 and len(result["rows"]) == 7 * 2
+    assert cost["script"] == cost["examples"] < min(cost["shuffled"], cost["zero_shot"], cost["chance"])
+    assert "preference_accuracy" not in result["summary"]["no_learning"] and "by m behind 10 answered" in page
+    write_json(tmp_path / "seed_2/chance/summary.json", {"agents": {}})
+    with pytest.raises(DataError, match="no such agent"):
+        table.run()
+    with pytest.raises(ConfigError, match="model"):
+        PreferenceChooser(kind="shuffled")
