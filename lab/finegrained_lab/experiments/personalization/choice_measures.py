@@ -85,7 +85,7 @@ class AskChoices(Settings):
         Returns:
             `precision` of the computation; `seconds` of the processor; by task `dev`, a row a prompt that was tried
             (`form`, `shots`, `plain`, `calibrated`: shares of right answers), `chosen`, the best of them, and `items`,
-            one a question (`seed`, `group`, `answer` and `picked` by row).
+            one a question (`seed`, `group`, `asked`, `answer` and `picked` by row).
 
         Raises:
             ModelError: there is no such model, or it cannot be read.
@@ -127,7 +127,8 @@ class AskChoices(Settings):
             picked = {**_without_model(group), **self._of_model(scorer, task, seed, chosen["form"], group)}
             for number, item in enumerate(group.items):
                 answers = {row: of[number] for row, of in picked.items()}
-                yield {"seed": seed, "group": group.number, "answer": item.answer, "picked": answers}
+                place = {"seed": seed, "group": group.number, "asked": item.asked}
+                yield {**place, "answer": item.answer, "picked": answers}
 
     def _of_model(
         self, scorer: ChoiceScorer, task: TaskName, seed: int, form: PromptFormat, group: ChoiceGroup

@@ -31,8 +31,9 @@ ABOUT = (
     "examples with each other's answers, a control; `no examples`: behind a sentence on what is asked; "
     f"`{SHIPPED}`: the prompt that `ModelConflicts` sends, which has no example. `{CALIBRATED.strip(', ')}`: less the "
     "log-probability of the answer behind the same prompt with N/A for all that is asked about (Zhao et al. 2021). "
-    f"`{MOST_FREQUENT}`: the one answer that is right most often, by hindsight; `{NEAREST}`: the answer of the example "
-    "with the most words in common. In brackets 95% intervals, by drawing the groups of eight questions again."
+    f"`{MOST_FREQUENT}`: the answer to what is asked that is right most often, by hindsight; `{NEAREST}`: the answer "
+    "of the example with the most words in common. In brackets 95% intervals, by drawing the groups of eight questions "
+    "again."
 )
 
 
@@ -78,14 +79,20 @@ class SmallModelsTable(Results):
 
 
 def _questions(tasks: Mapping[str, Any]) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: [(one["seed"], one["group"], one["answer"]) for one in of["items"]] for name, of in tasks.items()}
+    return {
+        name: [(one["seed"], one["group"], one["asked"], one["answer"]) for one in of["items"]]
+        for name, of in tasks.items()
+    }
 
 
 def _measured(by_model: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The rows of a task, the differences of the models' from baseline and control, and how prompts were chosen."""
     items: Items = next(iter(by_model.values()))["items"]
-    frequent, _ = Counter(one["answer"] for one in items).most_common(1)[0]
-    constant = [one["answer"] == frequent for one in items]
+    frequent = {
+        asked: Counter(one["answer"] for one in items if one["asked"] == asked).most_common(1)[0][0]
+        for asked in {one["asked"] for one in items}
+    }
+    constant = [one["answer"] == frequent[one["asked"]] for one in items]
     baseline, differences = _counts(items, constant), list[dict[str, Any]]()
     rows = [{"model": "–", "row": MOST_FREQUENT, **_row(items, constant)}]
     for name, of in by_model.items():

@@ -170,6 +170,8 @@ def test_the_job_and_its_page(model: Path, tmp_path: Path) -> None:
     rows = {(row["model"], row["row"]): row for row in result["tasks"]["conflict"]["rows"]}
     assert rows["–", "most frequent"]["right"][0] == 0.5 and rows["seeing", "examples"]["right"] == [1.0, 1.0, 1.0]
     assert rows["seeing", "examples"]["by_seed"] == {"2": 1.0, "3": 1.0}
+    values = {row["row"]: row for row in result["tasks"]["style_value"]["rows"] if row["model"] == "–"}
+    assert values["most frequent"]["right"][0] == 0.5  # of two values, dimension by dimension
     assert "**1 of 8 rows with examples is above both" in page and "seeing, conflict, `examples`." in page
     (tmp_path / "c.json").write_text((tmp_path / "a.json").read_text().replace('"answer": "yes"', '"answer": "no"', 1))
     with pytest.raises(DataError, match="different questions"):
