@@ -9,6 +9,8 @@ __getattr__, __dir__ = lazy_exports(
         "RunBottleneckFolds": "bottleneck",
         "SplitFeedback": "split",
         "MakeIntermediateFeedback": "intermediate",
+        "CorrectionsToFeedback": "edit_mass",
+        "EditMassTable": "edit_mass",
         "CountedGate": "gate",
         "DemoRealTable": "demo",
         "ExpertIterationTable": "expert",
