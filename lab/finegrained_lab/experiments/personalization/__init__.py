@@ -11,6 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "EditTeachersTable": "edit_teachers",
         "PahfTable": "pahf",
         "PreferenceChooser": "preference_chooser",
+        "PreludeEncodersTable": "encoders",
         "PreludeTable": "prelude",
         "RankDrafts": "ranked_drafts",
         "RegretTable": "regret",
