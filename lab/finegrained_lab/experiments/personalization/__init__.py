@@ -9,6 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "ChosenPreferencesTable": "chosen_preferences",
         "CoresetTable": "coreset",
         "EditTeachersTable": "edit_teachers",
+        "NotesAndTrainingTable": "notes_and_training",
         "PahfTable": "pahf",
         "PreferenceChooser": "preference_chooser",
         "PreludeEncodersTable": "encoders",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from finegrained_lab.protocols.prelude.inputs.contexts import SourcedContext, read_contexts, read_preferences
 from finegrained_lab.worlds.style.reader import StyleReader
@@ -22,10 +22,10 @@ from finegrained_lab.worlds.style.styles import (
     taken_from,
 )
 from finegrained_rlhf.core.checks import get_field, require_text
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
+from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least, at_most
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.personalization.span_feedback import NOTE_TITLE, EditCost, edit_cost
@@ -43,13 +43,22 @@ class WriteStyleTexts(Settings):
         output: JSON-lines file: `id`, `question` (the context), `passages` (none), `answer`.
         preferences: file of the true preference by source; with it each prompt has its reader's as a passage for
             rewards, and what the policy reads, `text`, is as without it.
+        noted: share of the texts whose style stands in the prompt, as a passage that the policy reads.
         seed: of the styles.
+
+    Raises:
+        ConfigError: preferences and notes are two uses of one passage.
     """
 
     contexts: InputFile
     output: OutputFile
     preferences: InputFile | None = None
+    noted: Annotated[float, at_least(0.0), at_most(1.0)] = 0.0
     seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.noted and self.preferences is not None:
+            raise ConfigError("expected either noted or preferences: both would be the prompt's passage")
 
     def run(self) -> int:
         """Read, draw, write, print one line; returns how many texts there are.
@@ -58,7 +67,11 @@ class WriteStyleTexts(Settings):
             DataError: the contexts are damaged.
         """
         contexts = read_contexts(self.contexts)
-        rows = [_prompt(one, rendered(bare_sentences(one.text), self._style(one.id))) for one in contexts]
+        styles = [self._style(one.id) for one in contexts]
+        rows = [
+            prompt_row(one, rendered(bare_sentences(one.text), style), note=self._note(one.id, style))
+            for one, style in zip(contexts, styles, strict=True)
+        ]
         if self.preferences is not None:
             known = [preference for _, preference in read_wanted(self.contexts, self.preferences)]
             rows = [
@@ -68,6 +81,10 @@ class WriteStyleTexts(Settings):
         write_jsonl(self.output, rows)
         print(f"{len(rows)} texts in styles at random -> {self.output}")
         return len(rows)
+
+    def _note(self, context: str, style: Style) -> str:
+        shown = stable_hash(self.seed, "note of a text", context) / 2**63 < self.noted
+        return description(style) if shown else ""
 
     def _style(self, context: str) -> Style:
         rng = random.Random(stable_hash(self.seed, "style of a text", context))
@@ -144,10 +161,10 @@ class EditDrafts(Settings):
         write_jsonl(self.output, rows)
         if self.texts is not None:
             pairs = zip(wanted, rows, strict=True)
-            write_jsonl(self.texts, (_prompt(one, row["edited"]) for (one, _), row in pairs))
+            write_jsonl(self.texts, (prompt_row(one, row["edited"]) for (one, _), row in pairs))
         if self.pairs is not None:
             touched = [(one, row) for (one, _), row in zip(wanted, rows, strict=True) if row["draft"] != row["edited"]]
-            write_jsonl(self.pairs, (_prompt(one, row["edited"], row["draft"] or " ") for one, row in touched))
+            write_jsonl(self.pairs, (prompt_row(one, row["edited"], row["draft"] or " ") for one, row in touched))
         if self.noted is not None:
             known = (preference for _, preference in wanted)
             write_jsonl(self.noted, ({**row, "preference": one} for row, one in zip(rows, known, strict=True)))
@@ -235,5 +252,11 @@ def measured(edits: Iterable[Mapping[str, str]], preferences: Iterable[str]) -> 
     }
 
 
-def _prompt(one: SourcedContext, *answers: str) -> dict[str, Any]:
-    return {"id": one.id, "question": one.text, "passages": [], "answer": list(answers)}
+def prompt_row(one: SourcedContext, *answers: str, note: str = "") -> dict[str, Any]:
+    """A row of a prompt file: a context, what was written, and as a passage what is known of the user."""
+    return {
+        "id": one.id,
+        "question": one.text,
+        "passages": [[NOTE_TITLE, note]] if note else [],
+        "answer": list(answers),
+    }
