@@ -14,6 +14,7 @@ from finegrained_lab.experiments.qa_feedback.pool import (
     CHANCE,
     JUDGE,
     MEASURES,
+    PARTS,
     TOTAL,
     Pooled,
     curves,
@@ -37,6 +38,7 @@ from finegrained_rlhf.text.tables import markdown_table
 
 START, SAMPLES, LAST = "start", "sft.jsonl", "round_3.jsonl"
 _COLUMNS = (JUDGE, TOTAL, *MEASURES)
+_JUDGE = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
 _UP, _DOWN, _FINISHED = ("facts/recalled", JUDGE), "facts/unsupported", "finished"
 
 
@@ -99,7 +101,7 @@ class ExpertIterationTable(Results):
                 ],
                 "goals": [goal for arm in arms if arm != CHANCE for goal in goals(arm, sampled)],
                 "curves": curves(pool, [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= len(pool[0].measures)]),
-                "gate": judge_gate(given, self._stress(folds), "all-mpnet-base-v2, `sft` is the mean of the samples"),
+                "gate": judge_gate(given, self._stress(folds), _JUDGE, PARTS),
             }
         )
 
