@@ -110,7 +110,7 @@ class Dstc11TrackTable(Results):
 
     Attributes:
         data: directory of the track's files.
-        encoder: a sentence encoder whose cosine is a row; None leaves the row out.
+        encoders: untrained sentence encoders, the cosine of each a row.
         answers: where each system's answers to `dev` are written in the track's form.
         tuned_on: turns of `train` that the rule is chosen on.
     """
@@ -127,7 +127,7 @@ class Dstc11TrackTable(Results):
 
     data: InputFile
     answers: OutputDirectory
-    encoder: ModelName | None = None
+    encoders: Sequence[ModelName] = ()
     tuned_on: Annotated[int, at_least(1)] = 300
 
     def run(self) -> dict[str, Any]:
@@ -171,10 +171,10 @@ class Dstc11TrackTable(Results):
         yield "bm25", by_words(Bm25Config(stemmer="none", stop_words="none"))
         yield "bm25_porter", by_words(Bm25Config())
         yield "bm25_snowball", by_words(snowball())
-        if self.encoder is not None:
+        for encoder in self.encoders:
             from reward_models.bottleneck.model import SentenceEncoder
 
-            yield f"cosine_{Path(self.encoder).name}", by_cosine(SentenceEncoder(str(self.encoder)))
+            yield f"cosine_{Path(encoder).name}", by_cosine(SentenceEncoder(str(encoder)))
 
     @staticmethod
     def _row(name: str, which: Entities, asked: Sequence[TrackTurn], found: Sequence[Label]) -> dict[str, Any]:
