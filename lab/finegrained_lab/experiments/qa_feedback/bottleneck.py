@@ -130,6 +130,7 @@ class BottleneckTable(Results):
         names: what each row is, for the page, in the page's order.
         split: folds.
         seed: of the folds.
+        heading: of the page.
     """
 
     about: ClassVar[str] = (
@@ -149,6 +150,7 @@ class BottleneckTable(Results):
     names: Mapping[str, str]
     split: int = 5
     seed: Seed = 0
+    heading: str = "Rewards with a bottleneck"
 
     def run(self) -> dict[str, Any]:
         """Measure what is there, write results and page.
@@ -170,7 +172,7 @@ class BottleneckTable(Results):
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
-        parts = [self.opening(result, "Rewards with a bottleneck", self.about)]
+        parts = [self.opening(result, self.heading, self.about)]
         having = {row["row"]: f"Folds: {row['folds']}." for row in result["rows"]}
         listed = [f"- `{name}`: {words} {having.get(name, 'Not run.')}" for name, words in result["names"].items()]
         parts += ["\n".join(listed), f"## What a question needs\n\n{_need_table(result['rows'])}"]
