@@ -10,6 +10,7 @@ __getattr__, __dir__ = lazy_exports(
         "CoresetTable": "coreset",
         "EditTeachersTable": "edit_teachers",
         "NotesAndTrainingTable": "notes_and_training",
+        "PahfSweepTable": "pahf_sweep",
         "PahfTable": "pahf",
         "PreferenceChooser": "preference_chooser",
         "PreludeEncodersTable": "encoders",
