@@ -15,7 +15,8 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 PAIRS = ("dpo", "dpo_sft", "dpop", "dpo_spans", "dpo_shuffled")
-REWARDED = ("rloo_true", "rloo_noted", "rloo_mass", "rloo_plain", "rloo_shuffled")
+FIRST = ("rloo_true", "rloo_noted", "rloo_mass", "rloo_plain", "rloo_shuffled")
+REWARDED = (*FIRST, "rloo_true_3", "rloo_mass_3")
 MASSES = ("mass_noted", "mass", "mass_plain", "mass_shuffled")
 SCORERS = {"exact": "ranked", **{name: "ranked_noted" if name == "mass_noted" else "ranked" for name in MASSES}}
 SETTINGS = ("used", "new", "foreign")
@@ -33,7 +34,7 @@ class EditTeachersTable(CurvesTable):
     baseline: ClassVar[str] = "writer"
     columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
     runs: ClassVar[tuple[str, ...]] = (*MASSES, "sft", *PAIRS, *REWARDED)
-    curved: ClassVar[tuple[str, ...]] = REWARDED
+    curved: ClassVar[tuple[str, ...]] = FIRST
     validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
     caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
     about: ClassVar[str] = (
@@ -47,7 +48,8 @@ class EditTeachersTable(CurvesTable):
         "of each context that no reader saw, held against the same edited text, from the edited texts, and from "
         "all of them with words cut out (`hindsight=2`); `mass_plain` from the edited drafts alone; `mass_noted` as "
         "`mass`, and it reads the reader's true preference, which the policy of `rloo_noted` does not; "
-        "`mass_shuffled` from labels in random order."
+        "`mass_shuffled` from labels in random order. `rloo_true_3`, `rloo_mass_3`: the same after two more runs of "
+        "as many steps, each held by its KL to the policy that the one before exported."
     )
 
     def introduction(self, result: Mapping[str, Any]) -> str:
