@@ -90,7 +90,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class EditMassTable(Results):
-    """Held-out answers of every fold: where people marked, against where a correction is expected to change words.
+    """Held-out answers of the folds that were run: where people marked, and where a model expects changed words.
 
     Attributes:
         feedback: feedback file with people's marks and corrections.
@@ -123,9 +123,12 @@ class EditMassTable(Results):
             ModelError: a fold has no model.
         """
         marked = {record.id: record for record in read_feedback(self.feedback)}
-        folds = sorted(Path(self.directory, "folds").glob("fold_*"))
+        every = sorted(Path(self.directory, "folds").glob("fold_*"))
+        folds = [
+            fold for fold in every if all(Path(self.directory, fold.name, one).is_dir() for one in (MASS, SHUFFLED))
+        ]
         if not folds:
-            raise DataError("there is no fold", file=self.directory)
+            raise DataError("no fold has both models", file=self.directory)
         answers: list[Judged] = []
         for fold in folds:
             train, test = (read_feedback(fold / f"{name}.json") for name in ("train", "test"))
@@ -135,6 +138,7 @@ class EditMassTable(Results):
         return self.write(
             {
                 **self.made_by(),
+                "folds": [fold.name for fold in folds],
                 "questions": len(answers),
                 "sub_sentences": sum(len(one.changed) for one in answers),
                 "marked": {mark: float(np.mean(np.concatenate([a.marks[mark] for a in answers]))) for mark in MARKS},
@@ -147,9 +151,9 @@ class EditMassTable(Results):
         shares = ", ".join(f"{mark} {share:.2f}" for mark, share in result["marked"].items())
         rows = [{key: of if key == "row" else _shown(of) for key, of in row.items()} for row in result["rows"]]
         return (
-            f"{self.opening(result, self.title, self.about)}\n\n{result['questions']} answers with "
-            f"{result['sub_sentences']} sub-sentences, each of a fold that nothing of its row was trained on. Share "
-            f"that is marked: {shares}.\n\n{markdown_table(rows, list(rows[0]))}"
+            f"{self.opening(result, self.title, self.about)}\n\n{result['questions']} answers "
+            f"({', '.join(result['folds'])}) with {result['sub_sentences']} sub-sentences, each of a fold that nothing "
+            f"of its row was trained on. Share that is marked: {shares}.\n\n{markdown_table(rows, list(rows[0]))}"
         )
 
 

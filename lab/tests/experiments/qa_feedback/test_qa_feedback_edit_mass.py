@@ -55,6 +55,11 @@ def test_where_people_mark_is_held_against_where_corrections_change(
     table = EditMassTable(
         str(tmp_path / "t.json"), "the command", feedback=str(data), directory=str(tmp_path / "runs"), chosen="Nothing."
     )
+    with pytest.raises(DataError, match="no fold has both models"):
+        table.run()
+    for fold in range(3):
+        for name in ("mass", "mass_shuffled"):
+            (tmp_path / "runs" / f"fold_{fold}" / name).mkdir(parents=True)
     result = table.run()
     rows = {row["row"]: row for row in result["rows"]}
     assert result["questions"] == 9 and result["sub_sentences"] == 18
