@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from dense_toy import save_encoder
 
-from finegrained_lab.experiments.asking.dstc11 import Dstc11AskTable, judged, question_of, write_folder
-from finegrained_lab.published.dialogues.dstc11_track import EntityMatcher, Label, Snippet, TrackTurn, read_track
+from finegrained_lab.experiments.asking.citations import Question, judged
+from finegrained_lab.experiments.asking.dstc11 import Dstc11AskTable, question_of, write_folder
+from finegrained_lab.published.dialogues.dstc11_track import EntityMatcher, Label, TrackTurn, read_track
 from finegrained_rlhf.core.files import read_json
 
 NAMES = {"1": "THE OLD MILL", "2": "TARN LODGE"}
@@ -48,16 +49,14 @@ def test_every_snippet_stands_at_its_place(data: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_counted_of_a_turn_by_hand() -> None:
-    gold = Snippet(("hotel", "1"), ("review", "0", "0"))
-    turn = TrackTurn(0, ("?",), Label(True, frozenset({gold})))
-    places = {gold: ("hotel-1.md", (10, 20))}
+    question = Question("?", (("hotel-1.md", (10, 20)),))
     touching, behind, other = ("hotel-1.md", (19, 30)), ("hotel-1.md", (20, 30)), ("hotel-2.md", (10, 20))
-    found = judged(turn, ("answer", touching, (touching, behind, other)), places)
+    found = judged(question, ("answer", touching, (touching, behind, other)))
     assert (found["first"], found["document"], found["cited"]) == (1, 1, 1)
     assert (found["right"], found["citations"], found["refused"]) == (1, 3, 0)
-    found = judged(turn, ("not in these documents", behind, ()), places)
+    found = judged(question, ("not in these documents", behind, ()))
     assert (found["first"], found["document"], found["cited"], found["refused"]) == (0, 1, 0, 1)
-    found = judged(turn, ("clarification", other, (touching,)), places)
+    found = judged(question, ("clarification", other, (touching,)))
     assert (found["document"], found["cited"], found["citations"]) == (0, 0, 0)  # what is asked back cites nothing
 
 

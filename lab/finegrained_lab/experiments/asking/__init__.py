@@ -7,6 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "AnswerFolders": "answers",
         "AskTable": "table",
+        "CanardAskTable": "canard",
         "Dstc11AskTable": "dstc11",
         "FitEvidence": "fit",
         "Folders": "folders",
