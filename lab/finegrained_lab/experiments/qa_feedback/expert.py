@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from finegrained_lab.experiments.gate import SFT, gate_page, judge_gate
 from finegrained_lab.experiments.qa_feedback.demo import answers_page
@@ -36,6 +36,7 @@ from finegrained_rlhf.core.markers import Seed
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.text.tables import markdown_table
 
+T = TypeVar("T")
 START, SAMPLES, LAST = "start", "sft.jsonl", "round_3.jsonl"
 _COLUMNS = (JUDGE, TOTAL, *MEASURES)
 _JUDGE = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
@@ -123,13 +124,9 @@ class ExpertIterationTable(Results):
                 before, after = records[SFT][: self.shown], records[arms[0]][: self.shown]
                 write_text(Path(self.answers), answers_page(model, before, after))
             pools = {name: pool_of(model, of, self.seed, judge) for name, of in records.items()}
-            for whole, part in (
-                (given, totals_of_known(judge, pools[SFT], JUDGE)),
-                (sampled, sampled_systems(pools, _COLUMNS, (4,))),
-                (trivial, trivial_systems({TOTAL: model, JUDGE: judge}, pools[SFT])),
-            ):
-                for name, of in part.items():
-                    whole.setdefault(name, []).extend(of)  # type: ignore[arg-type]
+            _extend(given, totals_of_known(judge, pools[SFT], JUDGE))
+            _extend(sampled, sampled_systems(pools, _COLUMNS, (4,)))
+            _extend(trivial, trivial_systems({TOTAL: model, JUDGE: judge}, pools[SFT]))
             pool += pools[SFT]
         return pool, given, sampled, trivial
 
@@ -140,6 +137,7 @@ class ExpertIterationTable(Results):
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The rows, differences, goals, whether the judge counts, and the best of n by every reward."""
+        reached = [{**goal, "reached": "yes" if goal["reached"] else "no"} for goal in result["goals"]]
         parts = [
             self.opening(result, self.title, self.about),
             f"{result['questions']} held-out questions ({', '.join(result['folds'])}), one seed of training: nothing "
@@ -148,7 +146,7 @@ class ExpertIterationTable(Results):
             "## Differences, with 95% intervals over questions",
             differences_page(result["differences"], _COLUMNS),
             "## What had to be reached",
-            markdown_table(result["goals"], ["system", "goal", "value", "wanted", "reached"]),
+            markdown_table(reached, ["system", "goal", "value", "wanted", "reached"]),
             gate_page(result["gate"]),
             "## Best of n of SFT's samples\n\nIn expectation over all subsets of n samples, by what chooses; `gold "
             "recall` is a bound that no reward knows, `itself` the reward that chooses. Where `itself` rises and the "
@@ -156,6 +154,11 @@ class ExpertIterationTable(Results):
             markdown_table(result["curves"], ["reward", "n", "itself", *MEASURES]),
         ]
         return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _extend(whole: dict[str, list[T]], part: Mapping[str, list[T]]) -> None:
+    for name, of in part.items():
+        whole.setdefault(name, []).extend(of)
 
 
 def goals(arm: str, systems: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:
