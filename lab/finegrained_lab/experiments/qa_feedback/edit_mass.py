@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,10 @@ from finegrained_rlhf.metrics.significance import bootstrap_interval
 from finegrained_rlhf.text.edits import edit_mass
 from finegrained_rlhf.text.segmentation import RULES, Segmenter, shared_segmenter
 from finegrained_rlhf.text.tables import markdown_table
-from reward_models.encoders.counts import count_names, word_counts
-from reward_models.kinds import FACTUALITY
-from reward_models.parts import factuality_parts
-from reward_models.scorers import EditMassScorer
-from reward_models.training.logistic import CountedItems, fit_counts
+
+if TYPE_CHECKING:
+    from reward_models.training.logistic import CountedItems
+
 
 ANY, IRRELEVANT, FALSE = "any mark", "irrelevant", "false"
 MARKS: Mapping[str, frozenset[str] | None] = {ANY: None, IRRELEVANT: frozenset(C1_TYPES), FALSE: frozenset(C2_TYPES)}
@@ -159,6 +158,11 @@ class EditMassTable(Results):
 
 def judged_answers(models: Path, train: Sequence[FeedbackRecord], test: Sequence[FeedbackRecord]) -> list[Judged]:
     """The first answers of held-out records by every row."""
+    from reward_models.encoders.counts import count_names
+    from reward_models.kinds import FACTUALITY
+    from reward_models.scorers import EditMassScorer
+    from reward_models.training.logistic import fit_counts
+
     segmenter = shared_segmenter(RULES)
     texts = [record.predictions[0] for record in test]
     prompts = [Prompt(one.id, one.question, (), {"question": one.question, "passages": one.passages}) for one in test]
@@ -189,6 +193,11 @@ def judged_answers(models: Path, train: Sequence[FeedbackRecord], test: Sequence
 
 def _items(record: FeedbackRecord, segmenter: Segmenter, mark: str | None) -> CountedItems:
     """Counts of each sub-sentence; labels: whether it has the mark, or where None is asked for was changed."""
+    from reward_models.encoders.counts import word_counts
+    from reward_models.kinds import FACTUALITY
+    from reward_models.parts import factuality_parts
+    from reward_models.training.logistic import CountedItems
+
     text = record.predictions[0]
     parts = factuality_parts(record.question, record.passages, [text[a:b] for a, b in segmenter.sub_sentences(text)])
     truth = _changed(record, segmenter) > 0 if mark is None else _touched(record, segmenter, mark)

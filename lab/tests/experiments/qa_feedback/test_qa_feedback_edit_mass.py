@@ -46,7 +46,7 @@ def record(i: int, corrected: str | None) -> FeedbackRecord:
 def test_where_people_mark_is_held_against_where_corrections_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(edit_mass, "EditMassScorer", ByWord)
+    monkeypatch.setattr("reward_models.scorers.EditMassScorer", ByWord)
     data, corrections = tmp_path / "data.json", tmp_path / "corrections.json"
     write_feedback(data, [record(i, None if i == 9 else BETTER) for i in range(10)])
     assert CorrectionsToFeedback(str(data), str(corrections)).run() == 9
@@ -83,7 +83,7 @@ def test_a_model_that_cuts_elsewhere_is_refused(tmp_path: Path, monkeypatch: pyt
         def score(self, prompts: Any, texts: list[str]) -> SegmentScores:
             return SegmentScores([((0, len(text)),) for text in texts], [(0.0,) for _ in texts])
 
-    monkeypatch.setattr(edit_mass, "EditMassScorer", Whole)
+    monkeypatch.setattr("reward_models.scorers.EditMassScorer", Whole)
     with pytest.raises(DataError, match="cuts this answer in another way"):
         edit_mass.judged_answers(tmp_path, [], [record(1, BETTER)])
     assert np.array_equal(edit_mass._changed(record(1, BETTER), shared_segmenter(RULES)), [0.0, 4.0])
