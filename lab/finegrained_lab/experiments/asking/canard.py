@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.experiments.asking.citations import CitationsTable, Corpus, Place, Question
+from finegrained_lab.experiments.asking.citations import CitationsTable, Corpus, Place, Question, about_citations
 from finegrained_rlhf.core.checks import as_object, get_field, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_text
@@ -106,18 +106,12 @@ class CanardAskTable(CitationsTable):
     title: ClassVar[str] = "Asking what QuAC's dialogues quote of Wikipedia (CANARD)"
     units: ClassVar[str] = "answers"
     timed: ClassVar[str] = "as people rewrote them"
-    about: ClassVar[str] = (
+    about: ClassVar[str] = about_citations(
         "Every article is a document of the answers that dialogues quote of it, since the articles themselves are not "
-        "in the data: there is less to search than in Wikipedia, and all of it was an answer once. *First right*: the "
-        "best sentence touches the answer to the question; of `ask` whether it is answered or not. *Over both*: that "
-        "less `both`'s, over the same turns. *Right document*: it is in the right article. *Cited*: an answer has a "
-        "citation that touches the answer; *precise*: citations that do, of all in answers to these turns; *refused*: "
-        "the answer is that it is not in these documents, of turns that have an answer, and of those of whose section "
-        "people said that it has none (`other`, asked as rewritten alone; another section may have one). Retrieval "
-        "alone is the first sentence of an index of sentences with their titles, by BM25, by MiniLM's cosine, or by "
-        "both fused. The question is asked as it stands, behind the titles of article and section, or as people "
-        "rewrote it. Weights and thresholds are the shipped ones, of generated folders. In brackets 95% intervals over "
-        "turns."
+        "in the data: there is less to search than in Wikipedia, and all of it was an answer once.",
+        "the answer to the question",
+        "of whose section people said that it has no answer, asked as rewritten alone; another section may have one",
+        "The question is asked as it stands, behind the titles of article and section, or as people rewrote it.",
     )
 
     data: InputFile

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from finegrained_lab.experiments.asking.citations import CitationsTable, Corpus, Place, Question
+from finegrained_lab.experiments.asking.citations import CitationsTable, Corpus, Place, Question, about_citations
 from finegrained_lab.published.dialogues.dstc11_track import EntityMatcher, Snippet, Track, TrackTurn, read_track
 from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.core.markers import InputFile
@@ -50,17 +50,12 @@ class Dstc11AskTable(CitationsTable):
     title: ClassVar[str] = "Asking the reviews and FAQs of DSTC11 track 5"
     units: ClassVar[str] = "snippets"
     timed: ClassVar[str] = "with their entities"
-    about: ClassVar[str] = (
-        "Every entity is a document. *First right*: the best sentence touches a snippet that people chose for the "
-        "turn; of `ask` whether it is answered or not. *Over both*: that less `both`'s, over the same turns. *Right "
-        "document*: it is in the document of one. *Cited*: an answer has a citation that touches one; *precise*: "
-        "citations that do, of all in answers to these turns; *refused*: the answer is that it is not in these "
-        "documents, of turns that people answered from documents, and of turns that they did not (`other`, not asked "
-        "by their last turn alone). Retrieval alone is the first sentence of an index of sentences with their titles, "
-        "by BM25, by MiniLM's cosine, or by "
-        "both fused. The question is the last turn, or that behind the names of the entities that its dialogue named "
-        "last, where it names none. Weights and thresholds are the shipped ones, of generated folders. In brackets 95% "
-        "intervals over turns."
+    about: ClassVar[str] = about_citations(
+        "Every entity is a document.",
+        "a snippet that people chose for the turn",
+        "not asked by their last turn alone",
+        "The question is the last turn, or that behind the names of the entities that its dialogue named last, where "
+        "it names none.",
     )
 
     data: InputFile

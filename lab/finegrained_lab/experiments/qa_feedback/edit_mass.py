@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,6 @@ from finegrained_rlhf.metrics.significance import bootstrap_interval
 from finegrained_rlhf.text.edits import edit_mass
 from finegrained_rlhf.text.segmentation import RULES, Segmenter, shared_segmenter
 from finegrained_rlhf.text.tables import markdown_table
-
-if TYPE_CHECKING:
-    from reward_models.training.logistic import CountedItems
-
 
 ANY, IRRELEVANT, FALSE = "any mark", "irrelevant", "false"
 MARKS: Mapping[str, frozenset[str] | None] = {ANY: None, IRRELEVANT: frozenset(C1_TYPES), FALSE: frozenset(C2_TYPES)}
@@ -79,12 +75,10 @@ class Judged:
     Attributes:
         marks: by kind of mark, whether people's touches each segment, bool [n].
         scores: by row, a number each; more: more likely wrong.
-        changed: words that the correction of this answer changed in each segment.
     """
 
     marks: Mapping[str, NDArray[np.bool_]]
     scores: Mapping[str, NDArray[np.float64]]
-    changed: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,7 @@ class EditMassTable(Results):
                 **self.made_by(),
                 "folds": [fold.name for fold in folds],
                 "questions": len(answers),
-                "sub_sentences": sum(len(one.changed) for one in answers),
+                "sub_sentences": sum(len(one.scores[EDIT]) for one in answers),
                 "marked": {mark: float(np.mean(np.concatenate([a.marks[mark] for a in answers]))) for mark in MARKS},
                 "rows": [{"row": name, **measures_of_row(answers, name)} for name in names],
             }
@@ -161,7 +155,7 @@ def judged_answers(models: Path, train: Sequence[FeedbackRecord], test: Sequence
     from reward_models.encoders.counts import count_names
     from reward_models.kinds import FACTUALITY
     from reward_models.scorers import EditMassScorer
-    from reward_models.training.logistic import fit_counts
+    from reward_models.training.logistic import CountedItems, fit_counts
 
     segmenter = shared_segmenter(RULES)
     texts = [record.predictions[0] for record in test]
@@ -176,32 +170,36 @@ def judged_answers(models: Path, train: Sequence[FeedbackRecord], test: Sequence
             if tuple(cut) != tuple(given):
                 raise DataError("the model cuts this answer in another way", record=record.id)
         expected[name] = [-np.array(row) for row in scored.values]
-    learnt = {COUNTS_EDITS: [_items(one, segmenter, None) for one in train]}
-    learnt[COUNTS_MARKS] = [_items(one, segmenter, ANY) for one in train]
+    counts = [_counts(one, segmenter) for one in train]
+    labels = {
+        COUNTS_EDITS: [(_changed(one, segmenter) > 0).astype(float) for one in train],
+        COUNTS_MARKS: [_touched(one, segmenter, ANY).astype(float) for one in train],
+    }
     columns = range(len(count_names(FACTUALITY)))
-    judges = {name: fit_counts(items, columns, pairs=False) for name, items in learnt.items()}
+    judges = {
+        name: fit_counts([CountedItems(*one) for one in zip(counts, of, strict=True)], columns, pairs=False)
+        for name, of in labels.items()
+    }
     answers = []
     for i, record in enumerate(test):
         words = np.array([len(texts[i][a:b].split()) for a, b in spans[i]], float)
-        changed, rows = _changed(record, segmenter), _items(record, segmenter, None).rows
-        scores = {EDIT: changed, MASS: expected[MASS][i], PER_WORD: expected[MASS][i] / words}
+        rows = _counts(record, segmenter)
+        scores = {EDIT: _changed(record, segmenter), MASS: expected[MASS][i], PER_WORD: expected[MASS][i] / words}
         scores |= {name: judge.logits(rows) for name, judge in judges.items()}
         scores |= {WORDS: words, SHUFFLED: expected[SHUFFLED][i]}
-        answers.append(Judged({mark: _touched(record, segmenter, mark) for mark in MARKS}, scores, changed))
+        answers.append(Judged({mark: _touched(record, segmenter, mark) for mark in MARKS}, scores))
     return answers
 
 
-def _items(record: FeedbackRecord, segmenter: Segmenter, mark: str | None) -> CountedItems:
-    """Counts of each sub-sentence; labels: whether it has the mark, or where None is asked for was changed."""
+def _counts(record: FeedbackRecord, segmenter: Segmenter) -> NDArray[np.float64]:
+    """Counted words of each sub-sentence of a first answer, [n, F]."""
     from reward_models.encoders.counts import word_counts
     from reward_models.kinds import FACTUALITY
     from reward_models.parts import factuality_parts
-    from reward_models.training.logistic import CountedItems
 
     text = record.predictions[0]
     parts = factuality_parts(record.question, record.passages, [text[a:b] for a, b in segmenter.sub_sentences(text)])
-    truth = _changed(record, segmenter) > 0 if mark is None else _touched(record, segmenter, mark)
-    return CountedItems(np.array(word_counts(FACTUALITY, parts)), truth.astype(float))
+    return np.array(word_counts(FACTUALITY, parts))
 
 
 def _changed(record: FeedbackRecord, segmenter: Segmenter) -> NDArray[np.float64]:
@@ -227,7 +225,7 @@ def measures_of_row(answers: Sequence[Judged], name: str) -> dict[str, list[floa
         measures[f"auc, {mark}"] = _interval(pairs, lambda drawn: separation(np.concatenate(drawn)))
         own = [value for of in pairs if (value := separation(of)) is not None]
         measures[f"within, {mark}"] = _interval(own, lambda values: float(np.mean(values))) if own else [None] * 3
-    changed = [np.stack([one.scores[name], one.changed], axis=1) for one in answers]
+    changed = [np.stack([one.scores[name], one.scores[EDIT]], axis=1) for one in answers]
     measures["rank correlation with words changed"] = _interval(
         changed, lambda drawn: rank_correlation(np.concatenate(drawn))
     )
@@ -235,8 +233,8 @@ def measures_of_row(answers: Sequence[Judged], name: str) -> dict[str, list[floa
 
 
 def _interval(items: Sequence[T], statistic: Callable[[Sequence[T]], float | None]) -> list[float | None]:
-    found = bootstrap_interval(items, statistic, draws=1000)
-    return [found.value, found.low, found.high]
+    interval = bootstrap_interval(items, statistic, draws=1000)
+    return [interval.value, interval.low, interval.high]
 
 
 def _shown(of: Sequence[float | None]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from finegrained_lab.protocols.prelude.inputs.contexts import read_contexts
 from finegrained_lab.worlds.style.drafts import prompt_row, read_wanted
 from finegrained_lab.worlds.style.writer import StyleWriter
 from finegrained_rlhf.core.errors import ConfigError
@@ -122,8 +123,6 @@ class RoundsToTexts(Settings):
 
     def run(self) -> int:
         """Write both; returns how many texts there are."""
-        from finegrained_lab.protocols.prelude.inputs.contexts import read_contexts
-
         contexts = {one.id: one for one in read_contexts(self.contexts)}
         rows = [row for row in read_jsonl(self.rounds) if row["agent"] == self.agent and not row["unanswered"]]
         for path, notes in ((self.noted, True), (self.plain, False)):

@@ -18,9 +18,9 @@ from finegrained_lab.experiments.personalization import (
     ChosenPreferencesTable,
     PreferenceChooser,
     SmallModelsTable,
-    choice_scorer,
 )
-from finegrained_lab.experiments.personalization.choice_items import (
+from finegrained_lab.experiments.personalization.choices import scorer as choice_scorer
+from finegrained_lab.experiments.personalization.choices.items import (
     FORMATS,
     TASKS,
     TaskName,
@@ -29,7 +29,7 @@ from finegrained_lab.experiments.personalization.choice_items import (
     draw_groups,
     shuffled_answers,
 )
-from finegrained_lab.experiments.personalization.choice_scorer import ChoiceScorer
+from finegrained_lab.experiments.personalization.choices.scorer import ChoiceScorer
 from finegrained_lab.protocols import RunPrelude
 from finegrained_lab.worlds.bios.lexicon import facts_of, stated_in
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader

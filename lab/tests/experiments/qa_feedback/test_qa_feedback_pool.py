@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finegrained_lab.experiments.qa_feedback import pool
-from finegrained_lab.experiments.qa_feedback.demo import DemoRealTable, answers_page
-from finegrained_lab.experiments.qa_feedback.expert import ExpertIterationTable
-from finegrained_lab.experiments.qa_feedback.pool import TeachBest, best_of_n
+from finegrained_lab.experiments.qa_feedback.distilled import pool
+from finegrained_lab.experiments.qa_feedback.distilled.demo import DemoRealTable, answers_page
+from finegrained_lab.experiments.qa_feedback.distilled.expert import ExpertIterationTable
+from finegrained_lab.experiments.qa_feedback.distilled.pool import TeachBest, best_of_n
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs

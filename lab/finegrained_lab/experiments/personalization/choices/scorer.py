@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from finegrained_lab.experiments.personalization.choice_items import ChoicePrompt
+from finegrained_lab.experiments.personalization.choices.items import ChoicePrompt
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.policy import CausalPolicy, Policy

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-from finegrained_lab.experiments.personalization.choice_items import (
+from finegrained_lab.experiments.personalization.choices.items import (
     TASKS,
     ChoiceGroup,
     ChoiceItem,
@@ -29,7 +29,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.retrieval import HashedWords
 
 if TYPE_CHECKING:
-    from finegrained_lab.experiments.personalization.choice_scorer import ChoiceScorer
+    from finegrained_lab.experiments.personalization.choices.scorer import ChoiceScorer
 
 Picked = dict[str, list[str]]
 """By row, the answer of each item."""
@@ -90,7 +90,7 @@ class AskChoices(Settings):
         Raises:
             ModelError: there is no such model, or it cannot be read.
         """
-        from finegrained_lab.experiments.personalization.choice_scorer import ChoiceScorer
+        from finegrained_lab.experiments.personalization.choices.scorer import ChoiceScorer
         from finegrained_rlhf.models.loading import open_policy
 
         began = time.process_time()

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from finegrained_lab.experiments.gate import SFT, gate_page, judge_gate
-from finegrained_lab.experiments.qa_feedback.demo import answers_page
-from finegrained_lab.experiments.qa_feedback.measures import Measured
-from finegrained_lab.experiments.qa_feedback.pool import (
+from finegrained_lab.experiments.qa_feedback.distilled.demo import answers_page
+from finegrained_lab.experiments.qa_feedback.distilled.pool import (
     CHANCE,
     JUDGE,
     MEASURES,
@@ -21,7 +20,7 @@ from finegrained_lab.experiments.qa_feedback.pool import (
     pool_of,
     totals_of_known,
 )
-from finegrained_lab.experiments.qa_feedback.systems import (
+from finegrained_lab.experiments.qa_feedback.distilled.systems import (
     Systems,
     differences,
     differences_page,
@@ -29,6 +28,7 @@ from finegrained_lab.experiments.qa_feedback.systems import (
     sampled_systems,
     trivial_systems,
 )
+from finegrained_lab.experiments.qa_feedback.measures import Measured
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_text

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_lab.experiments.gate import gate_page, judge_gate
-from finegrained_lab.experiments.qa_feedback.pool import MEASURES, TOTAL, pool_of, totals_of_known
-from finegrained_lab.experiments.qa_feedback.systems import (
+from finegrained_lab.experiments.qa_feedback.distilled.pool import MEASURES, TOTAL, pool_of, totals_of_known
+from finegrained_lab.experiments.qa_feedback.distilled.systems import (
     differences,
     differences_page,
     means,

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from finegrained_lab.experiments.personalization.choice_items import (
+from finegrained_lab.experiments.personalization.choices.items import (
     ChoiceItem,
     PromptFormat,
     choice_prompt,
@@ -89,7 +89,7 @@ class PreferenceChooser(Settings):
         return shots
 
     def _scorer(self) -> Any:
-        from finegrained_lab.experiments.personalization.choice_scorer import ChoiceScorer
+        from finegrained_lab.experiments.personalization.choices.scorer import ChoiceScorer
         from finegrained_rlhf.models.loading import open_policy
 
         if not self._opened:

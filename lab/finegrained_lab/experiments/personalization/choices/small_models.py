@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_lab.experiments.intervals import difference_interval, share_interval
-from finegrained_lab.experiments.personalization.choice_items import SAYS
-from finegrained_lab.experiments.personalization.choice_measures import CALIBRATED, EXAMPLES, NEAREST, SHIPPED, SHUFFLED
+from finegrained_lab.experiments.personalization.choices.items import SAYS
+from finegrained_lab.experiments.personalization.choices.measures import (
+    CALIBRATED,
+    EXAMPLES,
+    NEAREST,
+    SHIPPED,
+    SHUFFLED,
+)
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json

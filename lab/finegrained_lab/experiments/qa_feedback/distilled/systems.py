@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from finegrained_lab.experiments.gate import CUT_LEAD, GOLD
 from finegrained_lab.experiments.intervals import difference_interval
-from finegrained_lab.experiments.qa_feedback.measures import Measured, measured_answers
-from finegrained_lab.experiments.qa_feedback.pool import (
+from finegrained_lab.experiments.qa_feedback.distilled.pool import (
     CUT_GOLD,
     MEASURES,
     TOTAL,
@@ -18,6 +17,7 @@ from finegrained_lab.experiments.qa_feedback.pool import (
     totals,
     trivial_of,
 )
+from finegrained_lab.experiments.qa_feedback.measures import Measured, measured_answers
 from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE
 from finegrained_rlhf.text.tables import markdown_table
 

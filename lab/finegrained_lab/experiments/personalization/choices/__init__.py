@@ -1,0 +1,1 @@
+"""Small pretrained models that answer by constrained choice."""
