@@ -86,9 +86,9 @@ def write_articles(turns: Iterable[Turn], docs: Path) -> dict[Turn, Place]:
             for turn in asked:
                 if turn.answer == NOTHING:
                     continue
-                said = " ".join(turn.answer.split())
-                places[turn] = (file, (len(text), len(text) + len(said)))
-                text += f"{said}{'' if said.endswith(('.', '!', '?')) else '.'}\n\n"
+                answer = " ".join(turn.answer.split())
+                places[turn] = (file, (len(text), len(text) + len(answer)))
+                text += f"{answer}{'' if answer.endswith(('.', '!', '?')) else '.'}\n\n"
         write_text(docs / file, text)
     return places
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Place = tuple[str, Span]
 """A file and a span of characters in it."""
-Said = tuple[str, Place | None, tuple[Place, ...]]
+Reply = tuple[str, Place | None, tuple[Place, ...]]
 """A type of answer, the best sentence, and what is cited."""
 ALONE: Mapping[str, tuple[str, ...]] = {"bm25": ("bm25",), "dense": ("dense",), "both": ("bm25", "dense")}
 """Retrieval alone: the first sentence of an index of sentences."""
@@ -133,11 +133,11 @@ class CitationsTable(Results):
         asking = {name: _judged_by(whole, judges, kept) for name, judges in ASKED.items()}
         for form, questions in corpus.asked.items():
             texts = [one.text for one in questions]
-            said = {name: _first_sentences(sentences, names, texts) for name, names in ALONE.items()}
+            replies = {name: _first_sentences(sentences, names, texts) for name, names in ALONE.items()}
             for name, assistant in asking.items():
-                said[name] = [_asked(assistant.ask(text)) for text in texts]
+                replies[name] = [_asked(assistant.ask(text)) for text in texts]
                 print(f"{form}, {name}: {time.perf_counter() - start:.0f} s")
-            counted = {name: [judged(*one) for one in zip(questions, of, strict=True)] for name, of in said.items()}
+            counted = {name: [judged(*one) for one in zip(questions, of, strict=True)] for name, of in replies.items()}
             rows = ((name, _summary(of, counted["both"])) for name, of in counted.items())
             result["rows"] += [{"question": form, "row": name, **row} for name, row in rows]
         for name, judges in ASKED.items():
@@ -173,15 +173,15 @@ class CitationsTable(Results):
         return "\n\n".join(parts) + "\n"
 
 
-def _first_sentences(sentences: DocumentAssistant, names: Sequence[str], questions: Sequence[str]) -> list[Said]:
+def _first_sentences(sentences: DocumentAssistant, names: Sequence[str], questions: Sequence[str]) -> list[Reply]:
     """What retrieval alone finds: the first sentence, which it always cites."""
     chosen = {name: one for name, one in sentences.retrievers.items() if name in names}
-    searching, said = replace(sentences, retrievers=chosen), list[Said]()
+    searching, replies = replace(sentences, retrievers=chosen), list[Reply]()
     for question in questions:
-        found = searching.search(question)[:1]
-        first = [(one.file, one.sentences[0]) for one in found]
-        said.append(("answer", first[0], tuple(first)) if first else ("not in these documents", None, ()))
-    return said
+        best = searching.search(question)[:1]
+        first = [(one.file, one.sentences[0]) for one in best]
+        replies.append(("answer", first[0], tuple(first)) if first else ("not in these documents", None, ()))
+    return replies
 
 
 def _judged_by(whole: DocumentAssistant, judges: Judges, encoders: Sequence[Any]) -> DocumentAssistant:
@@ -192,20 +192,20 @@ def _judged_by(whole: DocumentAssistant, judges: Judges, encoders: Sequence[Any]
     return replace(whole, retrievers=chosen, scorer=scorer)
 
 
-def _asked(answer: DocumentAnswer) -> Said:
+def _asked(answer: DocumentAnswer) -> Reply:
     looked = answer.searched.passages
     best = (looked[0].passage.file, looked[0].best) if looked else None
     return answer.type, best, tuple((one.file, (one.start, one.end)) for one in answer.citations)
 
 
-def judged(question: Question, said: Said) -> dict[str, float]:
+def judged(question: Question, reply: Reply) -> dict[str, float]:
     """What is counted of a turn."""
 
     def right(place: Place) -> bool:
         file, (start, end) = place
         return any(file == other and start < last and first < end for other, (first, last) in question.gold)
 
-    kind, best, cited = said
+    kind, best, cited = reply
     cited = cited if kind == "answer" else ()
     hits = sum(map(right, cited))
     return {
@@ -246,9 +246,9 @@ def _timed(assistant: DocumentAssistant, questions: Sequence[str]) -> dict[str, 
         for retriever in assistant.retrievers.values():
             retriever.search([question], assistant.depth)
             times.append(time.perf_counter())
-        found = assistant.search(question)
+        passages = assistant.search(question)
         begun = time.perf_counter()
-        assistant.scorer.candidates(question, found)
+        assistant.scorer.candidates(question, passages)
         judged = time.perf_counter()
         assistant.ask(question)
         searches = dict(zip(assistant.retrievers, np.diff(times), strict=True))

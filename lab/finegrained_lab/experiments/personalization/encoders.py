@@ -57,12 +57,12 @@ class PreludeEncodersTable(AgentRunsTable):
 
     def body(self, result: Mapping[str, Any]) -> str:
         """The rows, what was learnt, where it failed."""
-        told = f"`{_SHOWN}` of seed {result['shown_seed']}"
+        shown = f"`{_SHOWN}` of seed {result['shown_seed']}"
         learnt, failures = result["learnt"], result["failures"]
         return (
-            f"{super().body(result)}\n## What was learnt\n\n{told}: by which preference the last draft of each source "
+            f"{super().body(result)}\n## What was learnt\n\n{shown}: by which preference the last draft of each source "
             "was written; `right`: the share of the source's last ten drafts whose preference is closest to the true "
-            f"one.\n\n{markdown_table(learnt, list(learnt[0]))}\n## Where it failed\n\n{told}: the dearest rounds of "
+            f"one.\n\n{markdown_table(learnt, list(learnt[0]))}\n## Where it failed\n\n{shown}: the dearest rounds of "
             f"the second half.\n\n{markdown_table(failures, list(failures[0]))}"
         )
 

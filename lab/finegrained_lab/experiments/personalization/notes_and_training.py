@@ -63,7 +63,7 @@ class NotesAndTrainingTable(ResultsTable):
             DataError: a run has no such agent.
         """
         by_user = {}
-        rows = [row for root, seed in ((root, seed) for seed, root in roots.items()) for row in _rows(root, seed)]
+        rows = [row for seed, root in roots.items() for row in _rows(root, seed)]
         for user in STREAMS:
             own = [row for row in rows if row["user"] == user]
             summary = {

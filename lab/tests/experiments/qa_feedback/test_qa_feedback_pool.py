@@ -106,6 +106,11 @@ def test_expert_iteration_beside_chance_and_the_best_of_n(tmp_path: Path, capsys
     assert {name for name, _ in best} == {"bottleneck", *pool.PARTS, "length", "chance", "gold recall", "judge"}
     assert best["bottleneck", 1]["facts/recalled"] == 0.5 and best["bottleneck", 2]["itself"] == 1.0
     assert "## Does the judge count?" in (tmp_path / "x.md").read_text()
+    other = OutputRecord("x", "Why?", PASSAGES, ("So.",), "q", ("No.",))
+    write_outputs(tmp_path / "runs" / "fold_3" / "chance" / "round_3.jsonl", [other])
+    with pytest.raises(DataError, match="expected answers to SFT's questions"):
+        table.run()
+    samples(tmp_path / "runs" / "fold_3" / "chance" / "round_3.jsonl", "It is green.", "It is green.")
     (tmp_path / "runs" / "fold_1" / "bottleneck" / "round_3.jsonl").unlink()
     assert table.run()["goals"] == []  # an arm that a fold lacks is left out
     capsys.readouterr()

@@ -78,7 +78,7 @@ class ExpertIterationTable(Results):
         """Measure what is there, write results, page and answers.
 
         Raises:
-            DataError: no arm is there in every fold that was begun.
+            DataError: no arm is there in every fold that was begun, or one answered other questions.
             ModelError: a fold has no reward model, or no judge.
         """
         folds = sorted(place.parent.parent for place in Path(self.directory).glob(f"fold_*/{START}/{SAMPLES}"))
@@ -120,6 +120,9 @@ class ExpertIterationTable(Results):
             model, judge = (load_bottleneck(str(fold / START / name)) for name in ("reward_model", JUDGE))
             records = {SFT: read_outputs(fold / START / SAMPLES)}
             records |= {arm: read_outputs(fold / arm / LAST) for arm in arms}
+            for arm in arms:
+                if [one.id for one in records[arm]] != [one.id for one in records[SFT]]:
+                    raise DataError("expected answers to SFT's questions in the same order", file=fold / arm / LAST)
             if not pool:
                 before, after = records[SFT][: self.shown], records[arms[0]][: self.shown]
                 write_text(Path(self.answers), answers_page(model, before, after))
