@@ -1,4 +1,4 @@
-"""Five people with two tabs each mark 200 tasks while the server is killed and connections are cut: nothing is lost."""
+"""Ten people with two tabs each mark 200 tasks while the server is killed and connections are cut: nothing is lost."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.web.marking.figures import DRAWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-PEOPLE = ("ann", "ben", "cy", "dan", "eve")
-EACH = 40
+PEOPLE = ("ann", "ben", "cy", "dan", "eve", "fay", "gus", "hal", "ida", "jo")
+EACH = 20
 TEXT = "The lake 🌊 is wide. Boats stop at noon. Its water stays warm. Nobody swims there in winter."
 WORDS = ("lake", "wide", "Boats", "noon", "water", "warm", "Nobody", "winter")
 _TONE = {"density": "sentence", "types": {"Rude": {}, "Stiff": {}}}
@@ -89,12 +89,12 @@ def test_two_hundred_tasks(browser: Browser, tmp_path: Path) -> None:
         slowest: list[float] = []
         for number in range(EACH):
             for place, worker in enumerate(workers):
-                if number % 8 == place:
+                if number % 12 == place:
                     worker.context.set_offline(True)
-                if number % 8 == place + 2:
+                if number % 12 == place + 2:
                     worker.context.set_offline(False)
                 worker.work(number)
-                if number in (9, 19, 29) and place == 2:  # between two keys of somebody else
+                if number in (4, 9, 14) and place == 2:  # between two keys of somebody else
                     slowest.append(p95(owner, here))
                     server.kill()
             if server.process.poll() is not None:
