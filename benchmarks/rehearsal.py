@@ -4,11 +4,11 @@ Examples:
     python -m benchmarks.rehearsal directory=DIR out=benchmarks/results/rehearsal_1m.json
     python -m benchmarks.rehearsal directory=DIR out=small.json passages=20000 kill_after=2
 
-Needs the lab's packages (`finegrained_lab`) and Linux; no network. `pipeline=inscit/paper` runs in a process of its own on
-InscitWorld's conversations, whose passages lie among `passages` generated ones of `words` words on average; its models are
-tiny and untrained, so that what is measured is what grows with the corpus. Each of `KILLED` is killed with -9 when it has run
-for `kill_after` seconds, once, and the same command goes on. A command that finds `out` does nothing; one that was stopped
-goes on in `directory`, and does not know what it had measured.
+Needs the lab's packages (`finegrained_lab`) and Linux; no network. `pipeline=inscit/paper` runs in a process of its own
+on InscitWorld's conversations, whose passages lie among `passages` generated ones of `words` words on average; its
+models are tiny and untrained, so that what is measured is what grows with the corpus. Each of `KILLED` is killed with
+-9 when it has run for `kill_after` seconds, once, and the same command goes on. A command that finds `out` does
+nothing; one that was stopped goes on in `directory`, and does not know what it had measured.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Watched:
         self._process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
+        self.session = self._process.pid
         self._step, self._since, self._peak, self._before = "", time.perf_counter(), 0, size(disk)
         self._errors: list[str] = []
         self._readers = [threading.Thread(target=reads) for reads in (self._read, self._read_errors)]
@@ -77,10 +78,10 @@ class Watched:
     def wait(self, kills: set[str], after: float) -> str | None:
         """Until it ends, or is killed in a step of `kills`, whose number and name are the answer."""
         while self._process.poll() is None:
-            self._peak = max(self._peak, resident(self._process.pid))
+            self._peak = max(self._peak, resident(self.session))
             long = time.perf_counter() - self._since > after
             if long and self._step.partition(" ")[2] in kills:
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self.session, signal.SIGKILL)
                 self._process.wait()
                 return self._step
             time.sleep(0.25)

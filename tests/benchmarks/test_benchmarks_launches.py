@@ -47,6 +47,13 @@ def test_one_layer_takes_no_more_operations(name: str) -> None:
     assert {part: number for part, number in counted.items() if number > MOST[name].get(part, 1)} == {}
 
 
+def test_another_layer_of_llama_takes_no_more_than_the_goal() -> None:
+    assert (
+        count_launches("llama", layers=2, new_tokens=4).record()["decode_per_token"]
+        <= 25 + MOST["llama"]["decode_per_token"]
+    )
+
+
 def test_the_committed_numbers_meet_the_goals() -> None:
     counts = json.loads((ROOT / "benchmarks/results/launches.json").read_text())
     assert list(counts) == list(NAMES)

@@ -207,10 +207,13 @@ def run_in_two_processes(name: str, *arguments: str, timeout: float = 400.0) -> 
     return run_in_processes(2, name, *arguments, timeout=timeout)
 
 
-def run_in_processes(count: int, name: str, *arguments: str, timeout: float = 400.0) -> Done:
+def run_in_processes(
+    count: int, name: str, *arguments: str, timeout: float = 400.0, killed_when: Callable[[], bool] = lambda: False
+) -> Done:
     """Run a command as `accelerate launch` would in several processes: the variables that torchrun sets, nothing else.
 
-    When one fails the other is ended. Their outputs follow each other, those of the main process first.
+    When one fails the others are ended, and all of them when `killed_when` holds. Their outputs follow each other,
+    those of the main process first.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -225,7 +228,7 @@ def run_in_processes(count: int, name: str, *arguments: str, timeout: float = 40
         for rank, running in enumerate(ranks):
             if rank not in ended and (status := running.poll()) is not None:
                 ended[rank] = status
-        if any(ended.values()) or time.monotonic() > deadline:
+        if any(ended.values()) or time.monotonic() > deadline or killed_when():
             for rank in set(range(len(ranks))) - set(ended):
                 with suppress(ProcessLookupError):  # it ended a moment ago
                     ranks[rank].send_signal(signal.SIGKILL)

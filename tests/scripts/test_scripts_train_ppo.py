@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ from script_runs import (
     lines_in,
     rows,
     run_again_after_a_kill,
+    run_in_processes,
     run_in_two_processes,
     run_process,
     run_script,
@@ -214,6 +217,27 @@ def test_kill_and_resume_is_bit_identical(smoke: Path, smoke_keys: list[str], tm
         assert len({row["beta"] for row in told}) == len(told)
     again = run_script(*words)
     assert again.returncode == 0 and "is done" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "keys"), [(2, []), (4, ["processes.shard_group=2"])])
+def test_a_kill_of_all_processes_with_everything_in_shards(
+    smoke: Path, smoke_keys: list[str], tmp_path: Path, processes: int, keys: list[str]
+) -> None:
+    """What goes on after it, in as many processes or in one, ends where one process that holds everything does."""
+    output, keys = tmp_path / "killed", ["processes.sharding=full", *keys]
+    words = command(output, *smoke_keys, *keys)
+    killed = run_in_processes(processes, *words, killed_when=lambda: lines_in(output / "metrics.jsonl") >= 2)
+    assert killed.returncode == -signal.SIGKILL and lines_in(output / "metrics.jsonl") < 4, killed.stderr
+    shutil.copytree(output, tmp_path / "alone")
+    done = run_in_processes(processes, *words)
+    assert done.returncode == 0 and "resuming from" in done.stderr, done.stderr
+    alone = run_script(*command(tmp_path / "alone", *smoke_keys))
+    assert alone.returncode == 0 and "resuming from" in alone.stderr, alone.stderr
+    for run_dir in (output, tmp_path / "alone"):
+        ours, theirs = weights(run_dir, 4), weights(smoke, 4)
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5, msg=f"{run_dir.name}: {name}")
 
 
 @pytest.mark.parametrize(
