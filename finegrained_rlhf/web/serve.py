@@ -107,8 +107,9 @@ class Serve:
             name = "localhost" if is_loopback(self.host) else self.names[0]
             url = f"http{'s' if self.tls else ''}://{name}:{port}/"
             print(f"serving {self.directory} at {url}  (Ctrl-C ends it)", flush=True)
-            if first := app.state.marking.first_link():
-                print(f"to mark together, make the first owner's account at {url}{first}", flush=True)
+            if first := app.state.marking.first_link(needed=self.tls):
+                what = "to come in" if self.tls else "to mark together"
+                print(f"{what}, make the first owner's account at {url}{first}", flush=True)
             if self.open:
                 threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
             tls = self.certificate, self.key

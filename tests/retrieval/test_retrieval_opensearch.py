@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from certificates import needs_openssl, self_signed
 from dense_toy import passage_texts, write_corpus
 from search_server_toy import Answer, FakeServer, Fault, busy, says, slow
 
@@ -165,12 +164,9 @@ def test_half_a_surrogate_pair_is_sent_as_a_question_mark(fake: FakeServer, tmp_
     assert [hit.id for hit in hits] == ["a"] and retriever.missing(["\ud800", "a"]) == ["\ud800"]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@needs_openssl
 def test_certificates(fake: FakeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost".split()
-    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-out", str(certificate), "-keyout", str(key)]
-    subprocess.run(made, check=True, capture_output=True)
+    certificate, key = self_signed(tmp_path)
     fake.use_tls(certificate, key)
     fake.indexes["toy"] = {"seen": {}}
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import ssl
 import time
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytest.importorskip("sqlalchemy")
 
 from annotation_toy import item
+from certificates import needs_openssl, self_signed
 from marking_toy import PASSWORD, Office, change
+from script_runs import start_script
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.web.address import listening
 from finegrained_rlhf.web.guard import BODY_BYTES
 from finegrained_rlhf.web.marking.accounts import FREE
 from finegrained_rlhf.web.serve import Serve
@@ -274,3 +281,33 @@ def test_it_does_not_listen_to_others_without_tls_or_a_proxy(options: dict[str, 
     with pytest.raises(ConfigError, match=problem):
         Serve(**options)
     Serve(host="0.0.0.0", certificate="c.pem", key="k.pem", names=("a.example",))
+
+
+@pytest.mark.slow
+@needs_openssl
+def test_by_tls_of_its_own_accounts_alone_see_anything(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    with listening("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    words = (f"certificate={certificate}", f"key={key}", "names=[localhost]", f"port={port}", "open=false")
+    served = start_script("serve", str(tmp_path), *words)
+    try:
+        address = f"https://localhost:{port}"
+        with httpx.Client(base_url=address, verify=ssl.create_default_context(cafile=certificate)) as client:
+            while True:
+                assert served.poll(0.1) is None, served.printed("stderr")
+                with suppress(httpx.TransportError):
+                    assert client.get("/healthz").status_code == 200
+                    break
+            link = next(word for word in served.printed("stdout").split() if "/marking/join/" in word)
+            assert link.startswith(address)
+            assert client.get("/runs").headers["location"].startswith("/marking/sign-in")
+            came = client.post(link, data={"name": "olga", "password": PASSWORD})
+            assert came.status_code == 303 and "secure" in came.headers["set-cookie"].lower(), came.text
+            assert client.get("/runs").status_code == 200
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://localhost:{port}/healthz")
+        with pytest.raises(httpx.ConnectError, match="self-signed"):
+            httpx.get(f"{address}/healthz")
+    finally:
+        served.send_signal(signal.SIGKILL)

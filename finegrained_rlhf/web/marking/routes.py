@@ -56,9 +56,13 @@ class Marking:
             self.kept[key] = (version, figures.measured(self.work, key, self.work.project(key)))
         return self.kept[key][1]
 
-    def first_link(self) -> str | None:
-        """Where the first owner's account is made; None where there is an owner, or nothing to mark."""
-        if self.accounts.has_owner() or not (self.accounts.store.there or self.work.found()):
+    def first_link(self, needed: bool = False) -> str | None:
+        """Where the first owner's account is made; None where there is an owner.
+
+        Args:
+            needed: nobody sees anything without an account; else None too where there is nothing to mark.
+        """
+        if self.accounts.has_owner() or not (needed or self.accounts.store.there or self.work.found()):
             return None
         return f"marking/join/{self.accounts.first}"
 
