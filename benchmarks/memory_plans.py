@@ -81,7 +81,7 @@ SERVERS = (
 
 
 def write_configurations(root: Path, policies: Sequence[str] = POLICIES) -> Path:
-    """Directories of models without weights (`config.json`, policies with a tokenizer of a few words), and `prompts.json`."""
+    """Directories of models without weights (`config.json`, policies a tokenizer of few words), and `prompts.json`."""
     words = [f"w{number}" for number in range(100)]
     tokenizer = build_tokenizer([" ".join(words)])
     if "llama-8b" in policies:
