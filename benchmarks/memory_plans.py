@@ -1,10 +1,11 @@
-"""The memory plans of `dry_run` for T5-large, T5-3B and T5-11B in the paper's setting, by sharding and number of GPUs.
+"""The memory plans of `dry_run` for T5-large, T5-3B, T5-11B and an 8B Llama, by sharding and number of GPUs.
 
 Examples:
     python benchmarks/memory_plans.py out=plans
     python benchmarks/memory_plans.py out=plans models=t5-3b gpus=2,4 gb=80
 
-Writes the models' configurations and a prompt file under `out`, no weights, so that
+The paper's setting; the Llama is drawn from by vLLM servers, scored by a server of rewards, and has a value model of
+its own size (docs/multi_node.md). Writes the models' configurations and a prompt file under `out`, no weights, so that
 `finegrained train-ppo … dry_run=true` can be asked too, and plans the same job for every mode of `processes.sharding`.
 Prints a table. See docs/doctor.md.
 """
@@ -20,14 +21,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from hydra import compose, initialize_config_dir
-from transformers import LongformerConfig, T5Config
+from transformers import LlamaConfig, LongformerConfig, T5Config
 
 from benchmarks.command import read_arguments, run_main
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.filling import fill_defaults
-from finegrained_rlhf.models.tiny_networks import build_tokenizer
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of
 from finegrained_rlhf.preflight.memory.report import GIB, USABLE, peak
@@ -45,10 +46,20 @@ SIZES: dict[str, dict[str, int]] = {
     "t5-11b": {"d_model": 1024, "d_ff": 65536, "num_layers": 24, "num_heads": 128, "d_kv": 128},
 }
 """As in the `config.json` of google-t5's models; the vocabulary has 32,128 rows."""
+LLAMA = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+"""As Llama 3's of 8 billion parameters; input and output embeddings are two matrices."""
 CONTENT_WORDS = 1013
 """Of a prompt's passage: with the words around it 1,024 tokens."""
 REWARDS = ("relevance", "factuality", "completeness")
-POLICIES = ("t5-large", "t5-3b", "t5-11b")
+POLICIES = ("t5-large", "t5-3b", "t5-11b", "llama-8b")
 SETTING = (
     "rollout.prompts_per_step=8",
     "policy.gradient_checkpointing=true",
@@ -57,13 +68,26 @@ SETTING = (
     "rollout.prompts_per_batch=1",
 )
 """Beside `experiment=qa_feedback/fine_grained`: prompts of a step on all GPUs, and the settings that save memory."""
+SERVERS = (
+    "reward=served",
+    "reward.components.relevance.remote.url=http://node4:8600",
+    "rollout.engine=vllm",
+    "rollout.vllm.urls=[http://node2:8000,http://node3:8000]",
+    "rollout.vllm.dtype=bfloat16",
+    "rollout.importance_cap=2",
+    "rollout.ahead=1",
+)
+"""What of a Llama's run lies elsewhere: its responses and its rewards."""
 
 
 def write_configurations(root: Path, policies: Sequence[str] = POLICIES) -> Path:
-    """Directories of models without weights (`config.json`, for T5 a tokenizer of a few words), and `prompts.json`."""
+    """Directories of models without weights (`config.json`, policies a tokenizer of few words), and `prompts.json`."""
     words = [f"w{number}" for number in range(100)]
     tokenizer = build_tokenizer([" ".join(words)])
-    for name in {*policies, "t5-base"}:
+    if "llama-8b" in policies:
+        LlamaConfig(**LLAMA).save_pretrained(root / "llama-8b")
+        causal_tokenizer(tokenizer, 8192).save_pretrained(root / "llama-8b")
+    for name in {*policies, "t5-base"} & {*SIZES}:
         config = T5Config(vocab_size=32128, decoder_start_token_id=0, tie_word_embeddings=True, **SIZES[name])
         config.save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
@@ -80,10 +104,12 @@ def write_configurations(root: Path, policies: Sequence[str] = POLICIES) -> Path
 
 def overrides(root: Path, policy: str) -> list[str]:
     """Words behind `finegrained train-ppo` for the paper's run with such a policy, all its parameters trained."""
-    data = root / "prompts.json"
+    data, causal = root / "prompts.json", policy == "llama-8b"
     paths = [f"reward.components.{name}.path={root / name}" for name in REWARDS]
-    places = [f"data={data}", f"validation_data={data}", f"policy.path={root / policy}", f"value.path={root}/t5-base"]
-    return ["experiment=qa_feedback/fine_grained", *SETTING, *places, *paths, f"output_dir={root}/run"]
+    value = root / (policy if causal else "t5-base")
+    places = [f"data={data}", f"validation_data={data}", f"policy.path={root / policy}", f"value.path={value}"]
+    words = ["experiment=qa_feedback/fine_grained", *SETTING, *places, f"output_dir={root}/run"]
+    return [*words, *(SERVERS if causal else paths)]
 
 
 def job_of_words(words: Sequence[str]) -> TrainPPO:
@@ -122,8 +148,8 @@ def main(arguments: Sequence[str]) -> None:
     given = read_arguments(arguments, ("out", "models", "gpus", "gb"), needed=("out",))
     names = given.get("models", ",".join(POLICIES)).split(",")
     counts, size = given.get("gpus", "1,2,4,8").split(","), given.get("gb", "80")
-    if unknown := [name for name in names if name not in SIZES]:
-        raise ConfigError(f"models: expected some of {', '.join(SIZES)}, got {unknown[0]!r}")
+    if unknown := [name for name in names if name not in (*SIZES, "llama-8b")]:
+        raise ConfigError(f"models: expected some of {', '.join([*SIZES, 'llama-8b'])}, got {unknown[0]!r}")
     if wrong := [word for word in (*counts, size) if not word.isdigit() or int(word) < 1]:
         raise ConfigError(f"gpus, gb: expected whole numbers above 0, got {wrong[0]!r}")
     root = write_configurations(Path(given["out"]).absolute(), names)

@@ -16,6 +16,7 @@ from byte_toy import byte_fallback
 from ppo_toy import LengthScorer, WordScorer
 from rewards_toy import rollout
 from rl_toy import policy, prompts, tokenizer
+from verl_toy import FakeDataProto
 
 from finegrained_rlhf.bridges import (
     DenseReward,
@@ -26,7 +27,7 @@ from finegrained_rlhf.bridges import (
 )
 from finegrained_rlhf.bridges.trainers import message_text, prompt_of_row
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores
 from finegrained_rlhf.rewards import (
     BaseScorer,
     ComponentConfig,
@@ -216,27 +217,6 @@ def test_trl_functions_take_what_trl_gives() -> None:
 
 
 # verl -------------------------------------------------------------------------------------------------------------
-
-
-class FakeDataProto:
-    """What a manager reads of verl's `DataProto`: left-padded prompts, right-padded responses, one mask for both."""
-
-    def __init__(self, asked: list[list[int]], answered: list[list[int]], width: int, **objects: Any) -> None:
-        longest = max(map(len, asked))
-        left = torch.tensor([[0] * (longest - len(row)) + row for row in asked])
-        left_mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in asked])
-        ids, mask = pad_rows(answered, 0)
-        ids, mask = (torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in (ids, mask))
-        self.batch = {
-            "prompts": left,
-            "responses": ids,
-            "attention_mask": torch.cat([left_mask, mask], dim=1),
-            "input_ids": torch.cat([left, ids], dim=1),
-        }
-        self.non_tensor_batch = {name: np.array(column, dtype=object) for name, column in objects.items()}
-
-    def __len__(self) -> int:
-        return len(self.batch["prompts"])
 
 
 def encoded(text: str, end: bool) -> list[int]:

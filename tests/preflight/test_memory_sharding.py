@@ -179,9 +179,12 @@ COUNTED = {
     "t5-base": Activations(23658430, 28316672, 35484032, 3145728, 2457600),
     "t5-3b": Activations(23705536, 88084480, 109094272, 4194304, 3276800),
     "t5-11b": Activations(23693248, 289411072, 356341120, 4194304, 3276800),
+    "llama-8b": Activations(68098822, 0, 462169688, 0, 29868032),
+    "value of llama-8b": Activations(87751428, 0, 462169688, 0, 29868032),
 }
-"""What autograd keeps in bf16 of a prompt of 1,024 tokens and four responses of 200: counted once, because layers of
-this size take long. `test_what_layers_of_t5_3b_keep` counts them again."""
+"""What autograd keeps in bf16 of a prompt of 1,024 tokens (1,023 of the Llama) and four responses of 200: counted once,
+because layers of this size take long. `test_what_layers_keep` counts them again."""
+VALUES = {"t5-3b": "t5-base", "t5-11b": "t5-base", "llama-8b": "value of llama-8b"}
 GB = 10**9
 
 
@@ -196,7 +199,7 @@ def planned(configurations: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
     def plan(policy: str, gpus: int) -> Plan:
         monkeypatch.setattr(module, "policy_activations", lambda *args: COUNTED[policy])
-        monkeypatch.setattr(module, "value_activations", lambda *args: COUNTED["t5-base"])
+        monkeypatch.setattr(module, "value_activations", lambda *args: COUNTED[VALUES[policy]])
         ((_, found),) = memory_plans.plans(configurations, policy, [Machine(gpus, 80)])
         return found
 
@@ -229,19 +232,36 @@ def test_t5_11b_fits_eight_gpus_when_weights_are_split(planned: Callable[[str, i
     assert "does not fit" in memory_verdict(replace(full, processes=4, prompts=2), 40 * GB, "A GPU")
 
 
+def test_an_8b_llama_fits_eight_gpus_when_weights_are_split(planned: Callable[[str, int], Plan]) -> None:
+    """Its responses and rewards lie on servers, which take nothing here; its value model is as large as it."""
+    plan = planned("llama-8b", 8)
+    assert (plan.prompts, plan.policy.parameters, plan.engine_bytes, plan.rewards) == (1, 8_030_261_248, 0, ())
+    assert plan.policy.blocks.matrices == 32 * 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
+    text = report(replace(plan, sharding="full"), 80 * GB, "A GPU of 80 GB")
+    assert text.endswith(": fits.") and "2 vLLM servers (http://node2:8000, http://node3:8000)" in text
+    assert "relevance at http://node4:8600, factuality at http://node4:8600" in text
+    assert "does not fit" in memory_verdict(replace(plan, sharding="gradients"), 80 * GB, "A GPU of 80 GB")
+
+
 @pytest.mark.slow
-def test_what_layers_of_t5_3b_keep(configurations: Path) -> None:
-    ((_, plan),) = memory_plans.plans(configurations, "t5-3b", [Machine(2, 80)])
+@pytest.mark.parametrize("policy", ["t5-3b", "llama-8b"])
+def test_what_layers_keep(configurations: Path, policy: str) -> None:
+    ((_, plan),) = memory_plans.plans(configurations, policy, [Machine(2, 80)])
     if not torch.cuda.is_available():
-        assert (plan.policy_activations, plan.value_activations) == (COUNTED["t5-3b"], COUNTED["t5-base"])
+        assert (plan.policy_activations, plan.value_activations) == (COUNTED[policy], COUNTED[VALUES[policy]])
 
 
+@pytest.mark.parametrize(("policy", "gpus"), [("t5-3b", "2,4"), ("llama-8b", "4,8")])
 def test_the_table_of_the_page(
-    planned: Callable[[str, int], Plan], configurations: Path, capsys: pytest.CaptureFixture[str]
+    policy: str,
+    gpus: str,
+    planned: Callable[[str, int], Plan],
+    configurations: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    planned("t5-3b", 1)  # with the layers of the fixture
-    memory_plans.main([f"out={configurations}", "models=t5-3b", "gpus=2,4", "gb=80"])
-    printed = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines() if line.startswith("| t5")]
+    planned(policy, 1)  # with the layers of the fixture
+    memory_plans.main([f"out={configurations}", f"models={policy}", f"gpus={gpus}", "gb=80"])
+    printed = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines() if line.startswith(f"| {policy}")]
     page = [line.replace(" ", "") for line in (ROOT / "docs" / "doctor.md").read_text().splitlines()]
     assert len(printed) == 2 and all(line in page for line in printed)
     for wrong in (["models=t6"], ["gpus=0"], ["gb=many"]):

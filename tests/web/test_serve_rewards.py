@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
 import shutil
 import threading
 import time
@@ -16,12 +19,21 @@ import pytest
 pytest.importorskip("fastapi")
 
 import torch
-from reward_model_samples import enlarged, prompt, save_longformer
+from feedback_samples import LAKE
+from reward_model_samples import CORPUS, enlarged, prompt, save_longformer
 from served_toy import Doubts, Words, served, serving
+from verl_toy import FakeDataProto
 
-from finegrained_rlhf.bridges import DenseReward
+from finegrained_rlhf.bridges import (
+    DenseReward,
+    VerlRewardManager,
+    trl_reward_function,
+    trl_reward_functions,
+    verl_compute_score,
+)
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.models.tiny_networks import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.rewards import ComponentConfig, RewardComposer, RewardConfig, ServedScorer
 from finegrained_rlhf.runtime import RemoteConfig
 from finegrained_rlhf.runtime.remote.client import RemoteError
@@ -31,6 +43,7 @@ from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 CPU = torch.device("cpu")
+DOCUMENT = Path(__file__).parents[1] / "data/serve_rewards_openapi.json"
 RESPONSES = [
     "It is cold, wide and deep, they say. Yes! It was warm; not so bad, they say.",
     "",
@@ -86,6 +99,47 @@ def test_served_rewards_are_those_of_the_models_in_process(models: dict[str, str
         assert bridge[1] == {name: pytest.approx(values, abs=1e-6) for name, values in bridge[0].items()}
         with pytest.raises(RemoteError, match="record p, field question: .* needs 1?[0-9]{3} tokens|status 422"):
             other.check_prompts([prompt("p", question="long " * 500)])
+
+
+def test_bridges_are_paid_by_a_server_what_models_in_process_pay(models: dict[str, str]) -> None:
+    """The functions for TRL, the manager and the `compute_score` for verl; a response has no score of one component."""
+    weights = {"relevance": 0.3, "completeness": 0.5, "doubts": 2.0}
+    settings = {"relevance": ComponentConfig(empty=-1.0)}
+    local = {**scorers(models), "doubts": Doubts()}
+    texts = [*(text.replace("bad", "good") for text in RESPONSES), "who, they say"]
+    row = {"question": "What is the lake like?", "passages": [[LAKE.title, *LAKE.sentences]], "references": ["Wide."]}
+    asked_trl = {name: [value] * len(texts) for name, value in row.items()}
+    words = causal_tokenizer(build_tokenizer(CORPUS), 160)
+    ids = [[*words(text, add_special_tokens=False)["input_ids"], words.eos_token_id] for text in texts]
+    batch = FakeDataProto([ids[0][:3]] * len(ids), ids, width=40, extra_info=[row] * len(ids))
+    alone = FakeDataProto([ids[0][:3]], [ids[4]], width=40, extra_info=[row])
+
+    class Manager(VerlRewardManager):
+        def make_reward(self) -> DenseReward:
+            return reward
+
+    paid: list[dict[str, Any]] = []
+    with serving({**scorers(models), "doubts": Doubts()}) as server:
+        for components in (local, {name: served(server.url, name, batch_size=4) for name in weights}):
+            reward = DenseReward(RewardConfig(components, weights, settings))
+            functions, found = trl_reward_functions(reward)
+            assert found == list(weights.values())
+            called: dict[str, Any] = {"prompts": ["task"] * len(texts), "completions": texts, **asked_trl}
+            paid.append({f"trl/{function.__name__}": function(**called) for function in functions})
+            paid[-1]["trl"] = trl_reward_function(reward)(**called)
+            manager = Manager(words)
+            whole = manager(batch, return_dict=True)
+            paid[-1]["verl"] = whole["reward_tensor"].reshape(-1).tolist()
+            one = asyncio.run(manager.run_single(alone))
+            paid[-1]["loop"] = [one["reward_score"]]
+            for name, part in json.loads(one["reward_extra_info"]["fine_grained"]).items():
+                paid[-1] |= {f"loop/{name}": part["values"], f"tokens/{name}": part["tokens"]}
+            score = verl_compute_score(reward)("toy", texts[4], None, row)
+            paid[-1] |= {f"score/{name}": [value] for name, value in score.items()}
+        assert server.rounds.scored["relevance"] >= 2 * len(texts)
+    own, other = paid
+    assert other == {name: pytest.approx(values, abs=1e-6, nan_ok=True) for name, values in own.items()}
+    assert math.isnan(own["trl/doubts"][-1]) and len(own["loop/relevance"]) == 3 and sum(map(bool, own["verl"])) > 10
 
 
 def test_requests_that_wait_are_scored_together_and_answered_apart() -> None:
@@ -252,6 +306,24 @@ def test_keys_limits_and_odd_requests(monkeypatch: pytest.MonkeyPatch) -> None:
             ):
                 refused = http.post("/v1/scores", json=body | change)
                 assert refused.status_code == 422 and problem in refused.json()["error"]
+
+
+def ours(part: Any) -> Any:
+    """An OpenAPI document without the titles and names that FastAPI and pydantic make up."""
+    if isinstance(part, list):
+        return [ours(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    made_up = {"title", "summary", "operationId"}
+    return {key: ours(value) for key, value in part.items() if not (key in made_up and isinstance(value, str))}
+
+
+def test_the_wire_format_is_that_of_the_committed_document(tmp_path: Path) -> None:
+    with serving({"words": Words()}) as server:
+        given = httpx.get(f"{server.url}/openapi.json").json()
+    found = {key: ours(given[key]) for key in ("paths", "components")}
+    (tmp_path / DOCUMENT.name).write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    assert json.loads(DOCUMENT.read_text()) == found, f"if meant: cp {tmp_path / DOCUMENT.name} {DOCUMENT}"
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,13 @@ def gradient_bytes(plan: Plan) -> int:
 def lasting_bytes(plan: Plan) -> int:
     """What stays from step to step: weights, two fp32 moments a trained parameter, kept caches, a rollout drawn ahead.
 
-    Weights are fp32, but for frozen linear layers where `policy.frozen_dtype` is bfloat16.
+    Weights are fp32, but for frozen linear layers where `policy.frozen_dtype` is bfloat16. So does vLLM's share of the
+    device, where it draws in this process and does not sleep.
     """
     gradients = gradient_bytes(plan)
     rewards = 4 * sum(model.parameters for model in plan.rewards)
-    return sharding.held_bytes(plan) - gradients + rewards + kept_cache_bytes(plan) + kept_rollout_bytes(plan)
+    engine = 0 if plan.engine_sleeps else plan.engine_bytes
+    return sharding.held_bytes(plan) - gradients + rewards + engine + kept_cache_bytes(plan) + kept_rollout_bytes(plan)
 
 
 def kept_rollout_bytes(plan: Plan) -> int:
@@ -181,11 +183,12 @@ def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
 
     A causal model fills its caches while it reads. See `cache_bytes`, `snapshot_bytes` and `SAMPLING_BYTES`.
     On a GPU the prompts' part of the caches is made anew and copied into those that last; a causal model writes into
-    those that last, and so does a reading of the weights. Drawn elsewhere, weights that are split are gathered alone.
+    those that last, and so does a reading of the weights. Drawn by vLLM, weights that are split are gathered alone, and
+    one that has slept takes its share of the device again.
     """
     shape, rows = plan.policy, prompts * samples
     if plan.elsewhere:
-        return sharding.gathered_bytes(plan, shape)
+        return sharding.gathered_bytes(plan, shape) + (plan.engine_bytes if plan.engine_sleeps else 0)
     width = prompts if plan.fast else rows
     if shape.causal:
         read = pass_bytes(shape, width * plan.prompt_tokens, plan.value_bytes)

@@ -169,7 +169,10 @@ class Plan:
         mini_batches: optimizer steps in an epoch.
         ahead: rollouts that are kept beside the one that is trained on (`rollout.ahead`).
         draft: tokens that a row is fed beside its last one, at most (`rollout.draft`).
-        elsewhere: what draws instead of this process' own decoder, in words; empty: that does.
+        servers: addresses of vLLM's servers, where responses are drawn; none: they are drawn here.
+        engine_bytes: of the device, which vLLM in this process takes while it draws; 0 where it does not.
+        engine_sleeps: whether it gives them back until it draws again.
+        served: components of the reward that a server scores, and where.
     """
 
     policy: ModelShape
@@ -202,7 +205,15 @@ class Plan:
     sharding: str = "none"
     groups: int = 1
     mini_batches: int = 1
-    elsewhere: str = ""
+    servers: tuple[str, ...] = ()
+    engine_bytes: int = 0
+    engine_sleeps: bool = False
+    served: tuple[str, ...] = ()
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether vLLM draws instead of this process' own decoder."""
+        return bool(self.servers or self.engine_bytes)
 
     def splits(self, what: str) -> bool:
         """Whether the processes split "gradients" with moments, or all that "full" does; one alone splits nothing."""

@@ -38,11 +38,15 @@ from finegrained_rlhf.preflight.memory.probe import (
     value_shell,
 )
 from finegrained_rlhf.preflight.memory.report import report
+from finegrained_rlhf.rewards import ServedScorer
 from finegrained_rlhf.rollout.select import stepper_of
 from finegrained_rlhf.rollout.steppers.seq2seq import Seq2SeqStepper
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData
+
+VLLM_SHARE = 0.92
+"""The `gpu_memory_utilization` of vLLM 0.32 where none is given."""
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -133,15 +137,28 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         stored_in_bf16=count(linear_parameters(policy.model)) if job.policy.frozen_dtype == "bfloat16" else 0,
         sharding=job.processes.sharding,
         groups=job.processes.groups(number),
-        elsewhere=_elsewhere(job),
+        servers=tuple(job.rollout.vllm.servers()) if job.rollout.engine == "vllm" else (),
+        engine_bytes=_engine_bytes(job, processes, machine),
+        engine_sleeps=cuda and bool(job.rollout.vllm.options.get("enable_sleep_mode")),
+        served=tuple(
+            f"{name} at {scorer.remote.url}"
+            for name, scorer in job.reward.components.items()
+            if isinstance(scorer, ServedScorer)
+        ),
     )
 
 
-def _elsewhere(job: TrainPPO) -> str:
-    if job.rollout.engine != "vllm":
-        return ""
-    servers = job.rollout.vllm.servers()
-    return f"vLLM draws at {', '.join(servers)}" if servers else "vLLM draws in this process, on the same GPU"
+def _engine_bytes(job: TrainPPO, processes: Processes, machine: Machine | None) -> int:
+    """What vLLM in this process takes of the whole device, or of the machine's memory; 0 where it draws elsewhere."""
+    if job.rollout.engine != "vllm" or job.rollout.vllm.urls:
+        return 0
+    if machine is not None:
+        whole = machine.gb * 10**9
+    elif processes.device.type == "cuda":
+        whole = torch.cuda.get_device_properties(processes.device).total_memory
+    else:
+        whole = psutil.virtual_memory().total
+    return round(whole * float(job.rollout.vllm.options.get("gpu_memory_utilization", VLLM_SHARE)))
 
 
 def _fast(job: TrainPPO, policy: Policy) -> bool:

@@ -59,7 +59,7 @@ def phases(plan: Plan) -> list[Phase]:
 
 def _largest_input(plan: Plan) -> str:
     if not plan.rewards:
-        return "no model known"
+        return "no model here" if plan.served else "no model known"
     largest = max(plan.rewards, key=lambda model: model.rows * model.tokens * model.width)
     return f"{largest.rows} inputs of {largest.tokens} tokens ({largest.name})"
 
@@ -78,7 +78,9 @@ def remedies(plan: Plan) -> dict[str, Change]:
     if not plan.checkpointing:
         changes["policy.gradient_checkpointing=true"] = lambda p: replace(p, checkpointing=True)
     at_once = max(plan.decoded, plan.validation_prompts)
-    if at_once > 1:
+    if plan.engine_bytes and plan.cuda and not plan.engine_sleeps:
+        changes["+rollout.vllm.options.enable_sleep_mode=true"] = lambda p: replace(p, engine_sleeps=True)
+    if at_once > 1 and not plan.elsewhere:
         size = max(1, at_once // 8)
         changes[f"rollout.prompts_per_batch={size}"] = lambda p: replace(
             p, prompts_per_batch=size, validation_prompts=min(p.validation_prompts, size)
@@ -108,6 +110,8 @@ def model_rows(plan: Plan) -> list[dict[str, object]]:
         )
     if kept := memory.kept_cache_bytes(plan):
         rows.append({"model": "decoding caches", "weights": kept / GIB})
+    if plan.engine_bytes and not plan.engine_sleeps:
+        rows.append({"model": "vLLM", "weights": plan.engine_bytes / GIB})
     return rows
 
 
@@ -143,14 +147,30 @@ def sharding_line(plan: Plan) -> str:
 
 
 def elsewhere_line(plan: Plan) -> str:
-    """What draws elsewhere, whose memory is not counted, and what the weights for it take; empty where none does."""
+    """What vLLM takes here, and what the weights for it take; empty where our own decoder draws."""
     if not plan.elsewhere:
         return ""
     copies = 4 * plan.policy.parameters / GIB
+    if plan.servers:
+        many = f"{len(plan.servers)} vLLM server{'s' * (len(plan.servers) > 1)}"
+        where = f"Responses are drawn by {many} ({', '.join(plan.servers)}): nothing of it lies here."
+    else:
+        kept = "while it draws; asleep, its weights lie in host memory, and what its context and recorded graphs keep"
+        when = f"{kept} is not counted" if plan.engine_sleeps else "all the time, because it does not sleep"
+        where = (
+            "vLLM draws in this process, which must be the only one, and takes "
+            f"{plan.engine_bytes / GIB:.2f} GiB of the device (rollout.vllm.options.gpu_memory_utilization) {when}."
+        )
     return (
-        f"{plan.elsewhere}, and its memory is its own (gpu_memory_utilization): no rollout is counted here. "
-        f"Weights for it are copied in the main process' host memory, {copies:.2f} GiB, and written as files."
+        f"{where} Weights for it are copied in the main process' host memory, {copies:.2f} GiB, and written as files."
     )
+
+
+def served_line(plan: Plan) -> str:
+    """Which components of the reward lie on servers; empty where none does."""
+    if not plan.served:
+        return ""
+    return f"Scored on a server, taking nothing here: {', '.join(plan.served)}."
 
 
 def report(plan: Plan, available: int, device: str) -> str:
@@ -172,7 +192,7 @@ def report(plan: Plan, available: int, device: str) -> str:
             f"Memory of one process (of {plan.processes}) in GiB",
             "",
             markdown_table(model_rows(plan), columns),
-            *filter(None, [sharding_line(plan), elsewhere_line(plan)]),
+            *filter(None, [sharding_line(plan), elsewhere_line(plan), served_line(plan)]),
             "Weights, optimizer state and kept caches last; each phase needs its batch beside them, the "
             "update also the gradients.",
             "",
@@ -213,9 +233,15 @@ def _with_all(plan: Plan, changes: dict[str, Change]) -> Plan:
 def sharding_advice(plan: Plan, usable: float) -> list[str]:
     """The first mode of sharding above the present one with which a plan fits, alone or with all remedies; in a line.
 
-    Where none is enough the last one is named with what it needs. No line where no mode is left.
+    Where none is enough the last one is named with what it needs. No line where no mode is left. With vLLM in this
+    process, which is then the only one, how vLLM takes less.
     """
     modes = SHARDING[SHARDING.index(plan.sharding) + 1 :]
+    if plan.engine_bytes:
+        return [
+            "rollout.vllm.options.gpu_memory_utilization is vLLM's share; on servers (rollout.vllm.urls=[URL]) it "
+            "takes nothing here."
+        ]
     if not modes:
         return []
     if plan.processes == 1:

@@ -29,7 +29,17 @@ from finegrained_rlhf.web.rewards.wire import Component, Problem, ResponseScores
 
 _OPEN = ("/healthz",)
 """What is answered without a key."""
-_PROBLEMS: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (401, 404, 413, 422, 429, 500)}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": meaning}
+    for status, meaning in {
+        401: "there is no key, or a wrong one",
+        404: "there is no such component",
+        413: "the request is too large",
+        422: "the request is no request, or the scorer refuses it",
+        429: "too many responses wait; Retry-After says when to come again",
+        500: "scoring failed; the server's log says where",
+    }.items()
+}
 
 
 def described(name: str, scorer: Scorer, version: str) -> Component:
