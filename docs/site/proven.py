@@ -19,7 +19,7 @@ from typing import Any, get_args
 import yaml
 
 from finegrained_lab.experiments.ledger import VERDICTS, Asked, Headline, count_verdicts, read_ledger
-from finegrained_lab.experiments.results_table import Evidence, JudgedBy, Subjects
+from finegrained_lab.experiments.results_table import Evidence, JudgedBy, Subjects, made_of_changed_files
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.text.tables import markdown_table
@@ -114,7 +114,7 @@ def tables() -> list[Shown]:
                 _hardware(result),
                 judged_by,
                 _declared(name, result, "subjects", "models"),
-                "-dirty" in result.get("commit", ""),
+                made_of_changed_files(result),
                 _failed(judged_by, result),
             )
         )
@@ -291,7 +291,7 @@ def by_machine(shown: list[Shown]) -> list[dict[str, str]]:
 def proven_page() -> str:
     """The page."""
     shown = tables()
-    machines = by_machine(shown)
+    machines = by_machine([table for table in shown if not table.refused])
     parts = [
         "# What has been proven where",
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from finegrained_lab.experiments.comparison import Claim, check_claims
+from finegrained_lab.experiments.results_table import made_of_changed_files
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 
@@ -143,8 +144,14 @@ class _Tables:
         """A results file.
 
         Raises:
-            DataError: there is none.
+            DataError: there is none, or no checkout gives it.
         """
+        found = self._load(name)
+        if made_of_changed_files(found):
+            raise DataError(f"{name} was made of files that differ from {found['commit']}: make it again", field="at")
+        return found
+
+    def _load(self, name: str) -> dict[str, Any]:
         if name not in self._read:
             self._read[name] = read_json(self._results / f"{name}.json")
         return self._read[name]
@@ -165,14 +172,16 @@ class _Tables:
         return claim
 
     def check_all_taken(self) -> None:
-        """Require that every comparison of every committed table is in the ledger.
+        """Require that every comparison of every committed table that a checkout gives is in the ledger.
 
         Raises:
             DataError: one is in no statement.
         """
         for path in sorted(self._results.glob("*/*.json")):
             name = path.relative_to(self._results).with_suffix("").as_posix()
-            for number, claim in enumerate(self.table(name).get("claims") or ()):
+            found = self._load(name)
+            claims = () if made_of_changed_files(found) else found.get("claims") or ()
+            for number, claim in enumerate(claims):
                 if (name, number) not in self._taken:
                     raise DataError(f"comparison {number} of {name} is in no statement: {claim['claim']}", file=path)
 
