@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -82,6 +84,7 @@ def proven() -> ModuleType:
     spec = importlib.util.spec_from_file_location("proven_page", ROOT / "docs/site/proven.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -97,7 +100,7 @@ def test_the_page_of_proofs_counts_none(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "ledger_parts", lambda: [])
     page = module.proven_page()
     assert page.count("Table changed") == 1 and "Table changed" in page.partition("## Refused")[2]
-    assert "| detoxification | generated world            | 1 " in page
+    assert re.search(r"\| detoxification +\| generated world +\| 1 ", page)
 
 
 def test_no_committed_table_is_one() -> None:
