@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -42,6 +42,7 @@ class Asked:
         holds_in, seeds: in how many seeds it holds, of how many; of several comparisons those in which all do.
         means: the two sides, means over seeds; of several comparisons those of the first.
         why: of a table that cannot answer it; else empty.
+        caveat: what has to be known of an answer that counts; mostly empty.
     """
 
     table: str
@@ -50,6 +51,7 @@ class Asked:
     seeds: int
     means: tuple[float | None, float | None]
     why: str = ""
+    caveat: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,19 @@ class Headline:
         return Counter(statement.verdict for statement in self.statements)
 
 
+@dataclass(frozen=True)
+class Outside:
+    """A table that compares systems as a paper does, and that no statement is asked of.
+
+    Attributes:
+        table: the results file, below `docs/results`, without its ending.
+        why: in a sentence.
+    """
+
+    table: str
+    why: str
+
+
 def read_ledger(path: Path, results: Path) -> list[Headline]:
     """The ledger with its verdicts.
 
@@ -121,10 +136,29 @@ def read_ledger(path: Path, results: Path) -> list[Headline]:
             item.get("not_run", ""),
         )
         for work in raw
-        for item in work["headlines"]
+        for item in work.get("headlines", ())
     ]
     reader.check_all_taken()
     return headlines
+
+
+def read_outside(path: Path, results: Path) -> list[Outside]:
+    """The tables that the ledger says are in no statement, with the reason.
+
+    Args:
+        path: the ledger, in which an entry `outside` lists them.
+        results: `docs/results`.
+
+    Raises:
+        DataError: one is not committed, or is in a statement.
+    """
+    asked = {one.table for headline in read_ledger(path, results) for of in headline.statements for one in of.asked}
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found = [Outside(table, why) for work in raw for table, why in work.get("outside", {}).items()]
+    for one in found:
+        if one.table in asked or not (results / f"{one.table}.json").is_file():
+            raise DataError(f"{one.table} is no committed table that is in no statement", file=path, field="outside")
+    return found
 
 
 def count_verdicts(headlines: Sequence[Headline]) -> Counter[Verdict]:
@@ -187,15 +221,19 @@ class _Tables:
 
 
 def _statement(raw: Mapping[str, Any], tables: _Tables) -> Statement:
-    if unknown := set(raw) - {"says", "source", "at", "cannot"}:
+    if unknown := set(raw) - {"says", "source", "at", "cannot", "caveat"}:
         raise DataError(f"unknown key {', '.join(sorted(unknown))}", record=raw.get("says"))
-    cannot = raw.get("cannot", {})
+    cannot, caveat = raw.get("cannot", {}), raw.get("caveat", {})
     try:
-        asked = tuple(_asked(name, wanted, cannot.get(name, ""), tables) for name, wanted in raw.get("at", {}).items())
+        asked = tuple(
+            replace(_asked(name, wanted, cannot.get(name, ""), tables), caveat=caveat.get(name, ""))
+            for name, wanted in raw.get("at", {}).items()
+        )
     except DataError as error:
         raise error.at(record=raw["says"]) from None
-    if unknown := set(cannot) - set(raw.get("at", {})):
-        raise DataError(f"cannot names {', '.join(sorted(unknown))}, which is not asked", record=raw["says"])
+    for key, named in (("cannot", cannot), ("caveat", caveat)):
+        if unknown := set(named) - set(raw.get("at", {})):
+            raise DataError(f"{key} names {', '.join(sorted(unknown))}, which is not asked", record=raw["says"])
     return Statement(raw["says"], raw["source"], asked)
 
 
