@@ -50,11 +50,16 @@ def page_of(page: Mapping[str, Any], results: Path) -> str:
     counted = [row for row in rows if row[_TUNED].startswith("yes") and row["counts"] == "yes"]
     ahead = {arm: sum(row["better in every seed"] == arm for row in counted) for arm in page["arms"]}
     first, second = page["arms"]
+    fair = f"None of the {len(rows)} rows counts and has both arms tuned by the same budget."
+    if counted:
+        fair = (
+            f"Of the {len(rows)} rows {len(counted)} count and have both arms tuned by the same budget: in "
+            f"{ahead[first]} of these {first} is better in every seed, in {ahead[second]} {second}, in "
+            f"{len(counted) - sum(ahead.values())} neither."
+        )
     return (
         f"# {page['title']}\n\nWritten by `python docs/site/side_by_side.py` from the committed results files; do not "
-        f"edit. {page['about']}\n\nOf the {len(rows)} rows {len(counted)} count and have both arms tuned by the same "
-        f"budget: in {ahead[first]} of these {first} is better in every seed, in {ahead[second]} {second}, in "
-        f"{len(counted) - sum(ahead.values())} neither.\n\n{markdown_table(rows, list(rows[0])).strip()}\n\n"
+        f"edit. {page['about']}\n\n{fair}\n\n{markdown_table(rows, list(rows[0])).strip()}\n\n"
         "Figures are means over seeds, the difference with its standard error over seeds; one seed has none, and is no "
         f"ground for a verdict. `{_TUNED}`: yes where rates and β of both arms were chosen by as many runs of a "
         "committed grid, which is linked with the numbers of runs; a grid is of few seeds, and says nothing of "
