@@ -18,8 +18,8 @@ from typing import Any, get_args
 
 import yaml
 
-from finegrained_lab.experiments.ledger import VERDICTS, Asked, Headline, count_verdicts, read_ledger
-from finegrained_lab.experiments.results_table import Evidence, JudgedBy, Subjects
+from finegrained_lab.experiments.ledger import VERDICTS, Asked, Headline, count_verdicts, read_ledger, read_outside
+from finegrained_lab.experiments.results_table import Evidence, JudgedBy, Subjects, made_of_changed_files
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.text.tables import markdown_table
@@ -114,7 +114,7 @@ def tables() -> list[Shown]:
                 _hardware(result),
                 judged_by,
                 _declared(name, result, "subjects", "models"),
-                "-dirty" in result.get("commit", ""),
+                made_of_changed_files(result),
                 _failed(judged_by, result),
             )
         )
@@ -240,6 +240,7 @@ def ledger_parts() -> list[str]:
         for headline in headlines
         for statement in headline.statements
     ]
+    outside = [f"- [{one.table}](results/{one.table}.md): {one.why}." for one in read_outside(LEDGER, RESULTS)]
     return [
         "## By headline\n\nNumbers of statements. Reproduced: it holds in every seed, of three or more, of every table "
         "that can answer it. Contradicted: in none of them. Undecided: in some, in too few seeds, or the tables do not "
@@ -247,13 +248,15 @@ def ledger_parts() -> list[str]:
         f"column what of it was not run at all.\n\n{markdown_table(rows, list(rows[0])).strip()}",
         "## By statement\n\nBehind each table in how many seeds the statement holds, and the two sides, means over "
         f"seeds.\n\n{markdown_table(statements, list(statements[0])).strip()}",
+        "### In no statement\n\n" + "\n".join(outside),
     ]
 
 
 def _asked(one: Asked) -> str:
     sides = " against ".join("–" if mean is None else f"{mean:.3f}" for mean in one.means)
     answer = f"cannot: {one.why}" if one.why else f"{one.holds_in} of {one.seeds}, {sides}"
-    return f"[{one.table}](results/{one.table}.md): {answer}"
+    caveat = f" (but {one.caveat})" if one.caveat else ""
+    return f"[{one.table}](results/{one.table}.md): {answer}{caveat}"
 
 
 def beds_table() -> str:
@@ -291,14 +294,15 @@ def by_machine(shown: list[Shown]) -> list[dict[str, str]]:
 def proven_page() -> str:
     """The page."""
     shown = tables()
-    machines = by_machine(shown)
+    machines = by_machine([table for table in shown if not table.refused])
     parts = [
         "# What has been proven where",
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
         "proves that a method and its code work; it proves nothing about language. Real data prove it for these "
         "data, at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: "
         "what says how good the rows are, and whether that counts where it is a learned model. `rows of`: models, or "
-        "scripts that stand in for them.",
+        "scripts that stand in for them. Side by side on every test bed: [dense against holistic]"
+        "(dense_against_holistic.md) and [fine-grained against preference](fine_grained_against_preference.md) reward.",
         "\n".join(f"- {line}" for line in ledger_lines()),
         *ledger_parts(),
         f"## Tables\n\nBy the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",

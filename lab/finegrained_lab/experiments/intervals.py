@@ -94,3 +94,30 @@ def _shares(parts: Sequence[float], of: Sequence[float], seed: int) -> NDArray[n
     drawn = resampled(np.stack([np.asarray(parts, float), np.asarray(of, float)], axis=1), seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         return drawn[:, 0] / drawn[:, 1]
+
+
+def crossed_interval(ours: NDArray[np.float64], theirs: NDArray[np.float64], seed: int = 0) -> Interval:
+    """The 95% interval of a mean difference over questions and training seeds, both drawn again (crossed bootstrap).
+
+    Every seed answers every question: of a draw each pair of a seed and a question counts as often as the one was drawn
+    times as often as the other, so that neither a question's nor a seed's values count as if they were independent.
+
+    Args:
+        ours: of each seed and question, [S, Q]; NaN where there is nothing to count.
+        theirs: the same of the system that is taken away.
+        seed: of the draws.
+
+    Raises:
+        ValueError: they differ in shape, or there is no seed or question.
+    """
+    if ours.shape != theirs.shape or not ours.size:
+        raise ValueError(f"expected the same seeds and questions, some of each; got {ours.shape} and {theirs.shape}")
+    gaps = ours - theirs
+    known = np.isfinite(gaps)
+    by_question = resampled(
+        np.stack([np.where(known, gaps, 0.0), known.astype(np.float64)], axis=-1).swapaxes(0, 1), seed
+    )
+    seeds = _drawn(len(gaps), seed + 1)
+    total, count = (np.einsum("ds,ds->d", seeds, by_question[:, :, part]) for part in (0, 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return borders(total / count)

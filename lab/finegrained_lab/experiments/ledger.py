@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
 
 from finegrained_lab.experiments.comparison import Claim, check_claims
+from finegrained_lab.experiments.results_table import made_of_changed_files
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 
@@ -41,6 +42,7 @@ class Asked:
         holds_in, seeds: in how many seeds it holds, of how many; of several comparisons those in which all do.
         means: the two sides, means over seeds; of several comparisons those of the first.
         why: of a table that cannot answer it; else empty.
+        caveat: what has to be known of an answer that counts; mostly empty.
     """
 
     table: str
@@ -49,6 +51,7 @@ class Asked:
     seeds: int
     means: tuple[float | None, float | None]
     why: str = ""
+    caveat: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,19 @@ class Headline:
         return Counter(statement.verdict for statement in self.statements)
 
 
+@dataclass(frozen=True)
+class Outside:
+    """A table that compares systems as a paper does, and that no statement is asked of.
+
+    Attributes:
+        table: the results file, below `docs/results`, without its ending.
+        why: in a sentence.
+    """
+
+    table: str
+    why: str
+
+
 def read_ledger(path: Path, results: Path) -> list[Headline]:
     """The ledger with its verdicts.
 
@@ -120,10 +136,29 @@ def read_ledger(path: Path, results: Path) -> list[Headline]:
             item.get("not_run", ""),
         )
         for work in raw
-        for item in work["headlines"]
+        for item in work.get("headlines", ())
     ]
     reader.check_all_taken()
     return headlines
+
+
+def read_outside(path: Path, results: Path) -> list[Outside]:
+    """The tables that the ledger says are in no statement, with the reason.
+
+    Args:
+        path: the ledger, in which an entry `outside` lists them.
+        results: `docs/results`.
+
+    Raises:
+        DataError: one is not committed, or is in a statement.
+    """
+    asked = {one.table for headline in read_ledger(path, results) for of in headline.statements for one in of.asked}
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found = [Outside(table, why) for work in raw for table, why in work.get("outside", {}).items()]
+    for one in found:
+        if one.table in asked or not (results / f"{one.table}.json").is_file():
+            raise DataError(f"{one.table} is no committed table that is in no statement", file=path, field="outside")
+    return found
 
 
 def count_verdicts(headlines: Sequence[Headline]) -> Counter[Verdict]:
@@ -143,8 +178,14 @@ class _Tables:
         """A results file.
 
         Raises:
-            DataError: there is none.
+            DataError: there is none, or no checkout gives it.
         """
+        found = self._load(name)
+        if made_of_changed_files(found):
+            raise DataError(f"{name} was made of files that differ from {found['commit']}: make it again", field="at")
+        return found
+
+    def _load(self, name: str) -> dict[str, Any]:
         if name not in self._read:
             self._read[name] = read_json(self._results / f"{name}.json")
         return self._read[name]
@@ -165,28 +206,34 @@ class _Tables:
         return claim
 
     def check_all_taken(self) -> None:
-        """Require that every comparison of every committed table is in the ledger.
+        """Require that every comparison of every committed table that a checkout gives is in the ledger.
 
         Raises:
             DataError: one is in no statement.
         """
         for path in sorted(self._results.glob("*/*.json")):
             name = path.relative_to(self._results).with_suffix("").as_posix()
-            for number, claim in enumerate(self.table(name).get("claims") or ()):
+            found = self._load(name)
+            claims = () if made_of_changed_files(found) else found.get("claims") or ()
+            for number, claim in enumerate(claims):
                 if (name, number) not in self._taken:
                     raise DataError(f"comparison {number} of {name} is in no statement: {claim['claim']}", file=path)
 
 
 def _statement(raw: Mapping[str, Any], tables: _Tables) -> Statement:
-    if unknown := set(raw) - {"says", "source", "at", "cannot"}:
+    if unknown := set(raw) - {"says", "source", "at", "cannot", "caveat"}:
         raise DataError(f"unknown key {', '.join(sorted(unknown))}", record=raw.get("says"))
-    cannot = raw.get("cannot", {})
+    cannot, caveat = raw.get("cannot", {}), raw.get("caveat", {})
     try:
-        asked = tuple(_asked(name, wanted, cannot.get(name, ""), tables) for name, wanted in raw.get("at", {}).items())
+        asked = tuple(
+            replace(_asked(name, wanted, cannot.get(name, ""), tables), caveat=caveat.get(name, ""))
+            for name, wanted in raw.get("at", {}).items()
+        )
     except DataError as error:
         raise error.at(record=raw["says"]) from None
-    if unknown := set(cannot) - set(raw.get("at", {})):
-        raise DataError(f"cannot names {', '.join(sorted(unknown))}, which is not asked", record=raw["says"])
+    for key, named in (("cannot", cannot), ("caveat", caveat)):
+        if unknown := set(named) - set(raw.get("at", {})):
+            raise DataError(f"{key} names {', '.join(sorted(unknown))}, which is not asked", record=raw["says"])
     return Statement(raw["says"], raw["source"], asked)
 
 

@@ -30,6 +30,11 @@ _CHECKOUT = Path(__file__).resolve().parents[3]
 _DIRTY = "-dirty"
 
 
+def made_of_changed_files(result: Mapping[str, Any]) -> bool:
+    """Whether a results file was made of files that differ from the commit that it names: no checkout gives it."""
+    return str(result.get("commit", "")).endswith(_DIRTY)
+
+
 @dataclass(frozen=True)
 class Results(Settings, ABC):
     """A job that writes a results file and the page beside it, and what the file says of how it was made.
@@ -99,7 +104,7 @@ class Results(Settings, ABC):
         Raises:
             ConfigError: it would be a table of this repository, and tracked files differ from its commit.
         """
-        if result["commit"].endswith(_DIRTY) and Path(self.output).resolve().is_relative_to(_CHECKOUT / "docs/results"):
+        if made_of_changed_files(result) and Path(self.output).resolve().is_relative_to(_CHECKOUT / "docs/results"):
             raise ConfigError(f"no checkout gives a table of {result['commit']}: commit first, then collect again")
         write_json(self.output, result)
         page = self.page(result)

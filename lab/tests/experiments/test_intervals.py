@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from finegrained_lab.experiments import intervals
-from finegrained_lab.experiments.intervals import difference_interval, share_interval
+from finegrained_lab.experiments.intervals import crossed_interval, difference_interval, share_interval
 
 
 def test_equal_questions_have_no_width() -> None:
@@ -68,3 +68,29 @@ def test_what_is_wrong_is_said(numbers: tuple[list[float], list[float]]) -> None
         share_interval(*numbers)
     with pytest.raises(ValueError, match="the same questions"):
         difference_interval(([1.0], [1.0]), ([1.0, 0.0], [1.0, 1.0]))
+
+
+def test_of_one_seed_a_crossed_interval_is_that_over_questions() -> None:
+    rng = np.random.default_rng(6)
+    ours, theirs = rng.normal(size=(2, 30))
+    over_questions = difference_interval((ours.tolist(), [1] * 30), (theirs.tolist(), [1] * 30))
+    assert crossed_interval(ours[None], theirs[None]) == pytest.approx(over_questions)
+
+
+def test_a_crossed_interval_has_the_spread_of_both() -> None:
+    """Questions that agree leave that of the seeds, and the other way round; with both it is that of their sum."""
+    rng = np.random.default_rng(7)
+    seeds, questions = rng.normal(size=(5, 1)), rng.normal(size=(1, 40))
+    zero = np.zeros((5, 40))
+    of_seeds, of_questions, of_both = (
+        high - low for low, high in (crossed_interval(zero + by, zero) for by in (seeds, questions, seeds + questions))
+    )
+    assert of_both == pytest.approx(math.hypot(of_seeds, of_questions), rel=0.05)
+    assert crossed_interval(np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros((2, 2))) == (0.0, 1.0)  # two seeds, by hand
+
+
+def test_what_a_seed_does_not_know_of_a_question_is_left_out() -> None:
+    ours = np.array([[1.0, np.nan], [1.0, 1.0]])
+    assert crossed_interval(ours, np.zeros((2, 2))) == (1.0, 1.0)
+    with pytest.raises(ValueError, match="the same seeds and questions"):
+        crossed_interval(ours, np.zeros((2, 3)))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from finegrained_lab.experiments.factworld.tables.dynamics import DynamicsTable
-from finegrained_lab.experiments.ledger import count_verdicts, read_ledger
+from finegrained_lab.experiments.ledger import Outside, count_verdicts, read_ledger, read_outside
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
 
@@ -69,6 +69,7 @@ def test_verdicts_by_hand(tmp_path: Path) -> None:
         ([{"at": {"w/one": 0}, "cannot": {"w/one": "bound"}}], "b has 0.1, which is no bound"),
         ([{"at": {"w/one": 0}, "cannot": {"w/two": "why"}}], "cannot names w/two, which is not asked"),
         ([{"at": {"w/one": "a > c x"}}], "w/one has no row c"),
+        ([{"at": {"w/one": 0}, "caveat": {"w/two": "why"}}], "caveat names w/two, which is not asked"),
         ([{"at": {"w/two": 0}}], "two.json"),
         ([{"at": {"w/one": 0}, "reason": "x"}], "unknown key reason"),
     ],
@@ -79,10 +80,34 @@ def test_what_a_ledger_may_not_say(tmp_path: Path, statements: list[dict[str, An
         ledger(tmp_path, {"w/one": {"claims": [claim(0.9, 0.1, 3)], "rows": rows}}, *statements)
 
 
+def test_a_caveat_stands_beside_an_answer_and_changes_none(tmp_path: Path) -> None:
+    one = {"at": {"w/one": 0}, "caveat": {"w/one": "of three seeds"}}
+    (headline,) = ledger(tmp_path, {"w/one": {"claims": [claim(0.9, 0.1, 3)]}}, one)
+    (asked,) = headline.statements[0].asked
+    assert (asked.caveat, asked.why, headline.statements[0].verdict) == ("of three seeds", "", "reproduced")
+
+
+def test_a_table_in_no_statement_is_named_with_the_reason(tmp_path: Path) -> None:
+    tables = {"w/one": {"claims": [claim(0.9, 0.1, 3)]}, "w/two": {"rows": []}}
+    ledger(tmp_path, tables, {"at": {"w/one": 0}})
+    path = tmp_path / "ledger.yaml"
+    raw = yaml.safe_load(path.read_text())
+    for name, found in (("w/two", True), ("w/one", False), ("w/three", False)):
+        path.write_text(yaml.safe_dump([*raw, {"outside": {name: "nobody says it"}}]))
+        if found:
+            assert read_outside(path, tmp_path / "results") == [Outside("w/two", "nobody says it")]
+        else:
+            with pytest.raises(DataError, match=f"{name} is no committed table that is in no statement"):
+                read_outside(path, tmp_path / "results")
+
+
 def test_the_committed_ledger_has_every_comparison_once() -> None:
     headlines = read_ledger(ROOT / "docs/site/ledger.yaml", ROOT / "docs/results")
     said = [(statement.says, statement.source) for headline in headlines for statement in headline.statements]
     assert len(set(said)) == len(said) == sum(count_verdicts(headlines).values())
+    tables = {one.table for headline in headlines for statement in headline.statements for one in statement.asked}
+    outside = {one.table for one in read_outside(ROOT / "docs/site/ledger.yaml", ROOT / "docs/results")}
+    assert tables | outside >= {"canard/smollm2", "turns/talk_world", "inscit/world_ppo"}
 
 
 def test_statements_about_curves_hold_of_half_of_all_noise_at_most() -> None:

@@ -15,7 +15,6 @@ __getattr__, __dir__ = lazy_exports(
         "DynamicsTable": "tables.dynamics",
         "EfficiencyTable": "tables.efficiency",
         "FactWorldGrid": "grid",
-        "FactWorldTable": "results",
         "FreeCreditTable": "tables.credit",
         "FreeFormTable": "tables.systems",
         "HolesTable": "holes",

@@ -1,8 +1,9 @@
-"""pipeline=qa_feedback/smollm2 from the published files to its page, with tiny models in place of pretrained ones."""
+"""Pipelines on real questions: where they write, and qa_feedback/smollm2 from the published files to its page."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -38,6 +39,39 @@ def test_judges_can_be_of_another_encoder_and_count_nothing() -> None:
             assert args["data"].endswith("judge.json")
         else:
             assert args == plain[name] and counts not in args
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    """A pipeline of real questions, resolved."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
+        made = OmegaConf.to_container(compose("run_experiment", list(overrides)), resolve=True)
+    assert isinstance(made, dict)
+    return {str(key): value for key, value in made.items()}
+
+
+def test_seeds_folds_and_arms_of_expert_iteration_share_no_directory() -> None:
+    """Only the arms of one seed and fold share what they start from; the table finds all of them."""
+    made = {
+        (seed, fold, arm): composed(
+            "pipeline=qa_feedback/expert_iteration", f"seed={seed}", f"settings.held_out={fold}", f"settings.arm={arm}"
+        )
+        for seed in (0, 3)
+        for fold in (1, 4)
+        for arm in ("bottleneck", "chance")
+    }
+    assert len({one["output_dir"] for one in made.values()}) == 8
+    assert len({one["settings"]["start"] for one in made.values()}) == 4
+    for (seed, fold, arm), one in made.items():
+        root = f"{one['collect']['directory']}/seed_{seed}/fold_{fold}"
+        assert (one["output_dir"], one["settings"]["start"]) == (f"{root}/{arm}", f"{root}/start")
+        assert one["steps"]["round_3"]["args"][0] == f"output_dir={root}/{arm}/round_3"
+
+
+def test_the_demo_on_real_questions_exports_its_last_weights() -> None:
+    made = composed("pipeline=qa_feedback/demo_real", "seed=0")
+    args = made["steps"]["distilled"]["args"]
+    assert "validation_data=null" in args and not [arg for arg in args if str(arg).startswith("validat")][1:]
+    assert made["collect"]["distilled"] == f"{made['output_dir']}/distilled"
 
 
 @pytest.mark.slow

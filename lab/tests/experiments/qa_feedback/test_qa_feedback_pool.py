@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from finegrained_lab.experiments.qa_feedback.distilled import pool
-from finegrained_lab.experiments.qa_feedback.distilled.demo import DemoRealTable, answers_page
+from finegrained_lab.experiments.qa_feedback.distilled.demo import DemoRealTable, answers_page, exported_words
 from finegrained_lab.experiments.qa_feedback.distilled.expert import ExpertIterationTable
 from finegrained_lab.experiments.qa_feedback.distilled.pool import TeachBest, best_of_n
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
@@ -88,7 +89,7 @@ def test_expert_iteration_beside_chance_and_the_best_of_n(tmp_path: Path, capsys
     with pytest.raises(DataError, match="no arm has answered the questions of every fold"):
         table.run()
     for fold in (1, 3):
-        place = tmp_path / "runs" / f"fold_{fold}"
+        place = tmp_path / "runs" / "seed_0" / f"fold_{fold}"
         for name in ("start", "bottleneck", "chance"):
             (place / name).mkdir(parents=True)
         samples(place / "start" / "sft.jsonl", "It is green.", "It is 120 metres deep.")
@@ -96,6 +97,8 @@ def test_expert_iteration_beside_chance_and_the_best_of_n(tmp_path: Path, capsys
         samples(place / "chance" / "round_3.jsonl", "It is green.", "It is green.")
     result = table.run()
     rows = {row["system"]: row for row in result["rows"]}
+    assert result["seeds"] == [0] and {row["seed"] for row in result["rows"] + result["goals"]} == {0}
+    assert "one seed of training (0)" in (tmp_path / "x.md").read_text()
     assert list(rows)[:4] == ["sft", "sft, best of 2", "bottleneck", "bottleneck, best of 2"] and "gold" in rows
     assert result["questions"] == 6 and rows["sft"]["facts/recalled"] == 0.5 and rows["chance"]["finished"] == 1.0
     assert rows["bottleneck"]["facts/recalled"] == rows["bottleneck"]["judge"] == 1.0
@@ -107,12 +110,40 @@ def test_expert_iteration_beside_chance_and_the_best_of_n(tmp_path: Path, capsys
     assert best["bottleneck", 1]["facts/recalled"] == 0.5 and best["bottleneck", 2]["itself"] == 1.0
     assert "## Does the judge count?" in (tmp_path / "x.md").read_text()
     other = OutputRecord("x", "Why?", PASSAGES, ("So.",), "q", ("No.",))
-    write_outputs(tmp_path / "runs" / "fold_3" / "chance" / "round_3.jsonl", [other])
+    write_outputs(tmp_path / "runs" / "seed_0" / "fold_3" / "chance" / "round_3.jsonl", [other])
     with pytest.raises(DataError, match="expected answers to SFT's questions"):
         table.run()
-    samples(tmp_path / "runs" / "fold_3" / "chance" / "round_3.jsonl", "It is green.", "It is green.")
-    (tmp_path / "runs" / "fold_1" / "bottleneck" / "round_3.jsonl").unlink()
+    samples(tmp_path / "runs" / "seed_0" / "fold_3" / "chance" / "round_3.jsonl", "It is green.", "It is green.")
+    (tmp_path / "runs" / "seed_0" / "fold_1" / "bottleneck" / "round_3.jsonl").unlink()
     assert table.run()["goals"] == []  # an arm that a fold lacks is left out
+    capsys.readouterr()
+
+
+def test_seeds_stand_side_by_side_and_are_drawn_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = ExpertIterationTable(
+        str(tmp_path / "x.json"), "the command", directory=str(tmp_path / "runs"), arms=["bottleneck"],
+        answers=str(tmp_path / "answers.html"), chosen="Nothing.",
+    )  # fmt: skip
+    for seed, said in ((0, "It is 120 metres deep."), (1, "It is green."), (2, "It is 120 metres deep.")):
+        place = tmp_path / "runs" / f"seed_{seed}" / "fold_4"
+        for name in ("start", "bottleneck"):
+            (place / name).mkdir(parents=True)
+        samples(place / "start" / "sft.jsonl", "It is green.", "It is green.")
+        samples(place / "bottleneck" / "round_3.jsonl", said, said)
+    result = table.run()
+    assert result["seeds"] == [0, 1, 2] and result["questions"] == 3  # not nine
+    rows = {(row["system"], row["seed"]): row for row in result["rows"]}
+    assert [rows["bottleneck", seed]["facts/recalled"] for seed in (0, 1, 2)] == [1.0, 0.0, 1.0]
+    gained = next(row for row in result["differences"] if row["system"] == "bottleneck − sft")["facts/recalled"]
+    assert gained == [pytest.approx(2 / 3), 0.0, 1.0]  # questions agree: all of it is the spread of seeds
+    finished = [goal for goal in result["goals"] if goal["goal"] == "finished"]
+    assert [(goal["seed"], goal["reached"]) for goal in finished] == [(0, True), (1, True), (2, True)]
+    page = (tmp_path / "x.md").read_text()
+    assert "seeds 0, 1, 2 of training" in page and "intervals over questions and seeds" in page
+    assert "## Mean ± standard deviation over seeds" in page and "0.667 ± 0.577" in page
+    (tmp_path / "runs" / "seed_2" / "fold_4").rename(tmp_path / "runs" / "seed_2" / "fold_3")
+    with pytest.raises(DataError, match="expected fold_4 of seed 2 as of 0"):
+        table.run()
     capsys.readouterr()
 
 
@@ -120,7 +151,17 @@ def test_the_demos_table_and_answers(tmp_path: Path, capsys: pytest.CaptureFixtu
     before = samples(tmp_path / "b.jsonl", "It is <b>green.", "It is blue.")
     after = samples(tmp_path / "a.jsonl", "It is 120 metres deep.", "It is blue.")
     paths = {"before": before, "after": after, "reward_model": "reward", "answers": str(tmp_path / "answers.html")}
-    result = DemoRealTable(str(tmp_path / "d.json"), "make demo-real", **paths, chosen="Nothing.").run()
+    distilled = tmp_path / "distilled"
+    write_json(distilled / "run.json", {"total_steps": 15})
+    table = DemoRealTable(
+        str(tmp_path / "d.json"), "make demo-real", **paths, distilled=str(distilled), chosen="Nothing."
+    )
+    with pytest.raises(DataError, match="distilled: expected a run that exported a policy"):
+        table.run()
+    write_json(distilled / "policy" / "export.json", {"step": 15})
+    result = table.run()
+    assert result["exported"] == {"step": 15, "of": 15}
+    assert "`after` is the policy of step 15 of 15, the last.\n" in (tmp_path / "d.md").read_text()
     rows = {row["system"]: row for row in result["rows"]}
     assert list(rows) == [
         "before", "before, best of 2", "after", "after, best of 2", "gold", "cut_gold", "cut_lead", "best_sentence"
@@ -136,6 +177,19 @@ def test_the_demos_table_and_answers(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(DataError, match="expected answers to the same questions"):
         DemoRealTable(str(tmp_path / "e.json"), "c", **{**paths, "after": other}, chosen="Nothing.").run()
     capsys.readouterr()
+
+
+def test_which_step_an_older_page_shows_follows_from_its_rows() -> None:
+    one, other = (
+        {"system": name, **dict.fromkeys(("bottleneck", *pool.MEASURES), 0.5)} for name in ("before", "after")
+    )
+    assert exported_words({"rows": [one, other]}) == "Which step `after` is was not kept."
+    result = {"rows": [one, other], "configuration": {"settings": {"steps": 15}}}
+    assert exported_words(result) == "Which step `after` is was not kept."  # it may be the first weights
+    result["rows"] = [one, {**other, "words": 3.0}]
+    assert "so it is the last ones" in exported_words(result) and "step 15" in exported_words(result)
+    first = {**result, "exported": {"step": 0, "of": 15}}
+    assert exported_words(first) == "`after` is the policy of step 0 of 15, not the last."
 
 
 def test_an_empty_answer_is_shown_as_such() -> None:

@@ -19,11 +19,13 @@ from finegrained_lab.experiments.qa_feedback.distilled.systems import (
 )
 from finegrained_lab.experiments.results_table import Results
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.core.files import read_json, write_text
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputFile, Seed
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 from finegrained_rlhf.report.elements.html import Html, el
 from finegrained_rlhf.report.elements.page import offline_document
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.checkpoints import exported_step
 from finegrained_rlhf.text.tables import markdown_table
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class DemoRealTable(Results):
         answers: HTML page of answers before and after, coloured by the reward of each piece.
         shown: questions on that page.
         seed: of the pools.
+        distilled: the run that taught the policy of `after`, whose exported step the page names.
     """
 
     title: ClassVar[str] = "Real questions: a pretrained policy learns from its own best answers"
@@ -73,6 +76,7 @@ class DemoRealTable(Results):
     answers: OutputFile
     shown: int = 20
     seed: Seed = 0
+    distilled: InputFile | None = None
 
     def run(self) -> dict[str, Any]:
         """Measure, write results, page and answers.
@@ -95,6 +99,7 @@ class DemoRealTable(Results):
                 **self.made_by(),
                 "questions": len(records[BEFORE]),
                 "samples": min(len(one.outputs) for of in records.values() for one in of),
+                "exported": self._exported(),
                 "rows": [{"system": name, **means(of, _COLUMNS)} for name, of in (sampled | trivial).items()],
                 "differences": [
                     {"system": name, **differences(of, sampled[BEFORE], _COLUMNS)}
@@ -105,14 +110,52 @@ class DemoRealTable(Results):
             }
         )
 
+    def _exported(self) -> dict[str, int] | None:
+        """The step of the policy that was taught, and of how many; None where its run is not named.
+
+        Raises:
+            DataError: the run has exported none.
+        """
+        if self.distilled is None:
+            return None
+        run = RunDirectory(Path(self.distilled))
+        step = exported_step(run.final("policy"))
+        if step is None:
+            raise DataError("expected a run that exported a policy", file=self.distilled)
+        return {"step": step, "of": int(read_json(run.path / "run.json")["total_steps"])}
+
     def page(self, result: Mapping[str, Any]) -> str:
         """The rows, the differences from before, and whether the reward counts."""
         return (
             f"{self.opening(result, self.title, self.about)}\n\n{result['questions']} held-out questions, "
-            f"{result['samples']} samples of each.\n\n{markdown_table(result['rows'], ['system', *_COLUMNS])}\n"
+            f"{result['samples']} samples of each. {exported_words(result)}\n\n"
+            f"{markdown_table(result['rows'], ['system', *_COLUMNS])}\n"
             "## Difference from before, with 95% intervals over questions\n\n"
             f"{differences_page(result['differences'], _COLUMNS)}\n{gate_page(result['gate'])}"
         )
+
+
+def exported_words(result: Mapping[str, Any]) -> str:
+    """A sentence on which step of the round `after` is.
+
+    Results of before do not name it. There validation on four prompts chose between the first weights and the last,
+    and the first are the policy of `before`, which with the same seed writes the same samples.
+    """
+    unknown = "Which step `after` is was not kept."
+    if "exported" in result:
+        if not (exported := result["exported"]):
+            return unknown
+        last = "the last" if exported["step"] == exported["of"] else "not the last"
+        return f"`after` is the policy of step {exported['step']} of {exported['of']}, {last}."
+    rows = {row["system"]: row for row in result["rows"]}
+    steps = ((result.get("configuration") or {}).get("settings") or {}).get("steps")
+    if steps is None or all(rows[AFTER][column] == rows[BEFORE][column] for column in _COLUMNS):
+        return unknown
+    return (
+        f"Four validation prompts chose between the first weights and the last ones, those of step {steps}; `after` "
+        "does not answer as `before` does, so it is the last ones. A run made now exports its last weights without "
+        "validation."
+    )
 
 
 def answers_page(model: Bottleneck, before: Sequence[OutputRecord], after: Sequence[OutputRecord]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from statistics import fmean
+from typing import Any, ClassVar
 
+from finegrained_lab.experiments.comparison import spread_heading, spread_table
 from finegrained_lab.experiments.gate import SFT, gate_page, judge_gate
 from finegrained_lab.experiments.qa_feedback.distilled.demo import answers_page
 from finegrained_lab.experiments.qa_feedback.distilled.pool import (
@@ -22,7 +25,7 @@ from finegrained_lab.experiments.qa_feedback.distilled.pool import (
 )
 from finegrained_lab.experiments.qa_feedback.distilled.systems import (
     Systems,
-    differences,
+    differences_over_seeds,
     differences_page,
     means,
     sampled_systems,
@@ -34,24 +37,45 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_text
 from finegrained_rlhf.core.markers import Seed
 from finegrained_rlhf.feedback.outputs import read_outputs
-from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
-T = TypeVar("T")
 START, SAMPLES, LAST = "start", "sft.jsonl", "round_3.jsonl"
 _COLUMNS = (JUDGE, TOTAL, *MEASURES)
 _JUDGE = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
 _UP, _DOWN, _FINISHED = ("facts/recalled", JUDGE), "facts/unsupported", "finished"
 
 
-@dataclass(frozen=True)
-class ExpertIterationTable(Results):
-    """Every arm of `pipeline=qa_feedback/expert_iteration` in every fold that has it, beside SFT, gold and copies.
+@dataclass
+class _OfSeed:
+    """What was measured of one seed, question by question.
 
     Attributes:
-        directory: of the folds. A `fold_K` has `start`, with `sft.jsonl`, `reward_model` and `judge`, and by arm a
-            directory with `round_3.jsonl`.
-        arms: in the page's order; one that a fold lacks is left out of the table.
-        answers: HTML page of the first fold's answers before and after, by the first arm.
+        pool: SFT's samples of all folds.
+        given: what the folds' judges give known answers.
+        sampled: the systems that answered, and the best of n of their samples.
+        trivial: gold answers and copies.
+    """
+
+    pool: list[Pooled] = field(default_factory=list)
+    given: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    sampled: Systems = field(default_factory=lambda: defaultdict(list))
+    trivial: Systems = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def systems(self) -> Systems:
+        """All of them, in the order of the page."""
+        return {**self.sampled, **self.trivial}
+
+
+@dataclass(frozen=True)
+class ExpertIterationTable(Results):
+    """Every arm of `pipeline=qa_feedback/expert_iteration` in every seed and fold, beside SFT, gold and copies.
+
+    Attributes:
+        directory: of the seeds. A `seed_N/fold_K` has `start`, with `sft.jsonl`, `reward_model` and `judge`, and by arm
+            a directory with `round_3.jsonl`.
+        arms: in the page's order; one that a seed or fold lacks is left out of the table.
+        answers: HTML page of the first seed's and fold's answers before and after, by the first arm.
         shown: questions on that page.
         seed: of the choice by chance in the pool.
     """
@@ -78,44 +102,62 @@ class ExpertIterationTable(Results):
         """Measure what is there, write results, page and answers.
 
         Raises:
-            DataError: no arm is there in every fold that was begun, or one answered other questions.
+            DataError: no arm is there in every seed and fold that was begun, one answered other questions, or the seeds
+                have other folds.
             ModelError: a fold has no reward model, or no judge.
         """
-        folds = sorted(place.parent.parent for place in Path(self.directory).glob(f"fold_*/{START}/{SAMPLES}"))
-        arms = [arm for arm in self.arms if folds and all((fold / arm / LAST).is_file() for fold in folds)]
+        places = _places(Path(self.directory))
+        every = [fold for folds in places.values() for fold in folds]
+        arms = [arm for arm in self.arms if every and all((fold / arm / LAST).is_file() for fold in every)]
         if not arms:
             raise DataError("no arm has answered the questions of every fold that was begun", file=self.directory)
-        pool, given, sampled, trivial = self._folds(folds, arms)
-        rows = sampled | trivial
-        compared = [(name, SFT) for name in sampled if name != SFT]
+        of_seed = {seed: self._seed(folds, arms) for seed, folds in places.items()}
+        first = next(iter(of_seed.values()))
+        if any([one.record.id for one in of.pool] != [one.record.id for one in first.pool] for of in of_seed.values()):
+            raise DataError("expected answers to the same questions from every seed", file=self.directory)
+        write_text(Path(self.answers), self._answers(every[0], arms[0]))
+        compared = [(name, SFT) for name in first.sampled if name != SFT]
         if CHANCE in arms:
             compared += [(arm, CHANCE) for arm in arms if arm != CHANCE]
+        pool = [one for measured in of_seed.values() for one in measured.pool]
         return self.write(
             {
                 **self.made_by(),
-                "folds": [fold.name for fold in folds],
-                "questions": len(pool),
-                "rows": [{"system": name, **means(of, _COLUMNS)} for name, of in rows.items()],
+                "seeds": list(of_seed),
+                "folds": [fold.name for fold in next(iter(places.values()))],
+                "questions": len(first.pool),
+                "rows": [
+                    {"system": name, "seed": seed, **means(measured.systems[name], _COLUMNS)}
+                    for name in first.systems
+                    for seed, measured in of_seed.items()
+                ],
                 "differences": [
-                    {"system": f"{name} − {base}", **differences(rows[name], rows[base], _COLUMNS)}
+                    {"system": f"{name} − {base}", **differences_over_seeds(*_both(of_seed, name, base), _COLUMNS)}
                     for name, base in compared
                 ],
-                "goals": [goal for arm in arms if arm != CHANCE for goal in goals(arm, sampled)],
+                "goals": [
+                    {"seed": seed, **goal}
+                    for arm in arms
+                    if arm != CHANCE
+                    for seed, measured in of_seed.items()
+                    for goal in goals(arm, measured.sampled)
+                ],
                 "curves": curves(pool, [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= len(pool[0].measures)]),
-                "gate": judge_gate(given, self._stress(folds), _JUDGE, PARTS),
+                "gate": judge_gate(_mean_over_seeds(of_seed), self._stress(every), _JUDGE, PARTS),
             }
         )
 
-    def _folds(
-        self, folds: Sequence[Path], arms: Sequence[str]
-    ) -> tuple[list[Pooled], dict[str, list[float]], Systems, Systems]:
-        """SFT's samples of all folds; what their judges give known answers; the systems, question by question."""
+    def _answers(self, fold: Path, arm: str) -> str:
         from reward_models.bottleneck.model import load_bottleneck
 
-        pool: list[Pooled] = []
-        given: dict[str, list[float]] = {}
-        sampled: Systems = {}
-        trivial: Systems = {}
+        before, after = (read_outputs(fold / name)[: self.shown] for name in (f"{START}/{SAMPLES}", f"{arm}/{LAST}"))
+        return answers_page(load_bottleneck(str(fold / START / "reward_model")), before, after)
+
+    def _seed(self, folds: Sequence[Path], arms: Sequence[str]) -> _OfSeed:
+        """The folds of a seed, one behind the other."""
+        from reward_models.bottleneck.model import load_bottleneck
+
+        whole = _OfSeed()
         for fold in folds:
             model, judge = (load_bottleneck(str(fold / START / name)) for name in ("reward_model", JUDGE))
             records = {SFT: read_outputs(fold / START / SAMPLES)}
@@ -123,33 +165,33 @@ class ExpertIterationTable(Results):
             for arm in arms:
                 if [one.id for one in records[arm]] != [one.id for one in records[SFT]]:
                     raise DataError("expected answers to SFT's questions in the same order", file=fold / arm / LAST)
-            if not pool:
-                before, after = records[SFT][: self.shown], records[arms[0]][: self.shown]
-                write_text(Path(self.answers), answers_page(model, before, after))
             pools = {name: pool_of(model, of, self.seed, judge) for name, of in records.items()}
-            _extend(given, totals_of_known(judge, pools[SFT], JUDGE))
-            _extend(sampled, sampled_systems(pools, _COLUMNS, (4,)))
-            _extend(trivial, trivial_systems({TOTAL: model, JUDGE: judge}, pools[SFT]))
-            pool += pools[SFT]
-        return pool, given, sampled, trivial
+            for name, given in totals_of_known(judge, pools[SFT], JUDGE).items():
+                whole.given[name] += given
+            for name, rows in sampled_systems(pools, _COLUMNS, (4,)).items():
+                whole.sampled[name] += rows
+            for name, rows in trivial_systems({TOTAL: model, JUDGE: judge}, pools[SFT]).items():
+                whole.trivial[name] += rows
+            whole.pool += pools[SFT]
+        return whole
 
-    def _stress(self, folds: Sequence[Path]) -> dict[str, Any] | None:
-        """The report of the judge's stress test; None where there is more than one fold, or no report."""
-        place = folds[0] / START / JUDGE / "stress.json"
-        return read_json(place) if len(folds) == 1 and place.is_file() else None
+    def _stress(self, every: Sequence[Path]) -> dict[str, Any] | None:
+        """The report of the judge's stress test; None where there is more than one judge, or no report."""
+        place = every[0] / START / JUDGE / "stress.json"
+        return read_json(place) if len(every) == 1 and place.is_file() else None
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The rows, differences, goals, whether the judge counts, and the best of n by every reward."""
         reached = [{**goal, "reached": "yes" if goal["reached"] else "no"} for goal in result["goals"]]
+        seeds: list[int] = result.get("seeds") or [result["configuration"]["seed"]]  # results of before name none
         parts = [
             self.opening(result, self.title, self.about),
-            f"{result['questions']} held-out questions ({', '.join(result['folds'])}), one seed of training: nothing "
-            "is known of the spread between runs.",
-            markdown_table(result["rows"], ["system", *_COLUMNS]),
-            "## Differences, with 95% intervals over questions",
+            f"{result['questions']} held-out questions ({', '.join(result['folds'])}), {_training(seeds)}.",
+            _rows_page(result["rows"], seeds),
+            f"## Differences, with 95% intervals over questions{' and seeds' if len(seeds) > 1 else ''}",
             differences_page(result["differences"], _COLUMNS),
             "## What had to be reached",
-            markdown_table(reached, ["system", "goal", "value", "wanted", "reached"]),
+            markdown_table(reached, [*_named(result["goals"]), "goal", "value", "wanted", "reached"]),
             gate_page(result["gate"]),
             "## Best of n of SFT's samples\n\nIn expectation over all subsets of n samples, by what chooses; `gold "
             "recall` is a bound that no reward knows, `itself` the reward that chooses. Where `itself` rises and the "
@@ -159,9 +201,58 @@ class ExpertIterationTable(Results):
         return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _extend(whole: dict[str, list[T]], part: Mapping[str, list[T]]) -> None:
-    for name, of in part.items():
-        whole.setdefault(name, []).extend(of)
+def _places(directory: Path) -> dict[int, list[Path]]:
+    """By seed its folds that were begun.
+
+    Raises:
+        DataError: two seeds have other folds.
+    """
+    places: dict[int, list[Path]] = defaultdict(list)
+    for begun in sorted(directory.glob(f"seed_*/fold_*/{START}/{SAMPLES}")):
+        places[int(begun.parents[2].name.removeprefix("seed_"))].append(begun.parents[1])
+    names = {seed: [fold.name for fold in folds] for seed, folds in sorted(places.items())}
+    for seed, folds in names.items():
+        if folds != (wanted := next(iter(names.values()))):
+            raise DataError(f"expected {', '.join(wanted)} of seed {seed} as of {next(iter(names))}", file=directory)
+    return {seed: places[seed] for seed in names}
+
+
+def _both(of_seed: Mapping[int, _OfSeed], *names: str) -> tuple[dict[int, list[Measured]], dict[int, list[Measured]]]:
+    ours, theirs = ({seed: measured.systems[name] for seed, measured in of_seed.items()} for name in names)
+    return ours, theirs
+
+
+def _mean_over_seeds(of_seed: Mapping[int, _OfSeed]) -> dict[str, list[float]]:
+    """What the judges of all seeds give each question's known answers: one number a question, as the gate draws it."""
+    names = next(iter(of_seed.values())).given
+    return {
+        name: [fmean(values) for values in zip(*(one.given[name] for one in of_seed.values()), strict=True)]
+        for name in names
+    }
+
+
+def _training(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"one seed of training ({seeds[0]}): nothing is known of the spread between runs"
+    return f"seeds {', '.join(map(str, seeds))} of training"
+
+
+def _named(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in ("system", "seed") if not rows or name in rows[0]]
+
+
+def _rows_page(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> str:
+    """Of several seeds their spread, then every run."""
+    every = markdown_table(rows, [*_named(rows), *_COLUMNS])
+    if len(seeds) == 1:
+        return every
+    systems = dict.fromkeys(row["system"] for row in rows)
+    summary = {}
+    for name in systems:
+        of = [row for row in rows if row["system"] == name]
+        summary[name] = summarise_rows(of, [c for c in _COLUMNS if all(row[c] is not None for row in of)])
+    spread = spread_table(summary, "system", _COLUMNS, seeds)
+    return f"## {spread_heading(seeds)}\n\n{spread}\n## Every run\n\n{every}"
 
 
 def goals(arm: str, systems: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:

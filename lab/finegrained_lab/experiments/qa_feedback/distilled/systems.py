@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from finegrained_lab.experiments.gate import CUT_LEAD, GOLD
-from finegrained_lab.experiments.intervals import difference_interval
+from finegrained_lab.experiments.intervals import crossed_interval, difference_interval
 from finegrained_lab.experiments.qa_feedback.distilled.pool import (
     CUT_GOLD,
     MEASURES,
@@ -91,3 +93,19 @@ def _shown(difference: object) -> str:
         return "–"
     value, low, high = difference
     return f"{value:+.3f} [{low:+.2f}, {high:+.2f}]"
+
+
+def differences_over_seeds(
+    ours: Mapping[int, Sequence[Measured]], theirs: Mapping[int, Sequence[Measured]], columns: Sequence[str]
+) -> dict[str, list[float] | None]:
+    """`differences` of systems by seed, of the same questions in one order: questions and seeds are drawn again."""
+    if len(ours) == 1:
+        return differences(next(iter(ours.values())), next(iter(theirs.values())), columns)
+    found: dict[str, list[float] | None] = {}
+    for c in columns:
+        first, second = (
+            np.array([[row[c] for row in of[seed]] for seed in ours], dtype=float) for of in (ours, theirs)
+        )
+        gaps = first - second
+        found[c] = [float(np.nanmean(gaps)), *crossed_interval(first, second)] if np.isfinite(gaps).any() else None
+    return found
