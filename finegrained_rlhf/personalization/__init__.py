@@ -16,6 +16,7 @@ __getattr__, __dir__ = lazy_exports(
         "Draft": "learners.base",
         "EditsToFeedback": "span_feedback",
         "EmbeddedConflicts": "selection",
+        "EndpointContexts": "retrieval",
         "ExactConflicts": "selection",
         "ExploreThenExploit": "learners.prelude",
         "FaissIndex": "retrieval",

@@ -17,7 +17,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.core.markers import OutputFile, at_least
-from finegrained_rlhf.personalization.span_feedback import EDIT, edit_cost
+from finegrained_rlhf.personalization.span_feedback import EDIT, FIRST_EDIT, edit_cost, latest_edits
 from finegrained_rlhf.personalization.store.opening import open_memory
 from finegrained_rlhf.personalization.store.protocol import Consent, Event, Note, UserHandle
 from finegrained_rlhf.report.charts.svg import ROUND, Chart, Line, figure
@@ -35,6 +35,7 @@ _NAMES = {
     "preference": "preference that it was written by",
     "cues": "what the notes said of the matter",
     "text": "note",
+    FIRST_EDIT: "after an edit of this draft",
 }
 """Fields of events in the order in which they are shown; others follow."""
 _OF_NOTES = {**_NAMES, "preference": "preference"}
@@ -62,7 +63,7 @@ def user_page(name: str, consent: Consent | None, handle: UserHandle, last: int)
     anchors = {note.key: f"note-{place}" for place, note in enumerate(notes, start=1)}
     shown = events[-last:]
     there = {event.id: event for event in shown}
-    edits = [event for event in events if event.kind == EDIT]
+    edits = list(latest_edits(event for event in events if event.kind == EDIT).values())
     sections = [
         PageSection("curve", "What edits cost", "", _curve(edits)),
         PageSection(
@@ -106,7 +107,7 @@ def _facts(consent: Consent | None, events: Sequence[Event], notes: Sequence[Not
 
 
 def _curve(edits: Sequence[Event]) -> Html | None:
-    """The cost of each edit and their sum; None where there is none."""
+    """The cost of each draft's latest edit and their sum; None where there is none."""
     costs = [edit_cost(str(edit.body.get("draft", "")), str(edit.body.get("edited", ""))) for edit in edits]
     if not costs:
         return None

@@ -1,7 +1,8 @@
 """A user's notes by nearness to a context: contexts as vectors, exact search by cosine, or a FAISS index per user.
 
-Vectors are of hashed words, which need nothing, or of a sentence encoder. Notes are read from the store each time, or
-kept in the index. Whose notes are compared is settled before anything is: the store gives one user's notes alone.
+Vectors are of hashed words, which need nothing, of a sentence encoder, or of an endpoint. Notes are read from the store
+each time, or kept in the index. Whose notes are compared is settled before anything is: the store gives those of one
+user alone.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ import math
 import threading
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import words_and_marks
+from finegrained_rlhf.core.markers import at_least, harmless
 from finegrained_rlhf.personalization.store.protocol import Note, UserHandle
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.nearest import import_faiss
+from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
+from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig, RemoteError
 
 if TYPE_CHECKING:
     from finegrained_rlhf.retrieval.dense.config import TextEncoder
@@ -130,6 +135,75 @@ class ModelContexts(Settings):
             ModelError: no readable encoder, or numbers that are not finite.
         """
         return self._loaded.encode(texts, "passage")
+
+
+@dataclass(frozen=True)
+class EndpointContexts(Settings):
+    """A model of embeddings behind an OpenAI-compatible endpoint, to which every text that is encoded is sent.
+
+    Attributes:
+        remote: the endpoint, up to and with `/embeddings`.
+        model: as the endpoint names it. A server that gives other vectors under the same name is not noticed.
+        extra_body: more parameters of each request, such as `dimensions`.
+        batch_size: most texts of a request.
+    """
+
+    remote: RemoteConfig
+    model: str
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: Annotated[int, at_least(1), harmless] = 64
+
+    def __post_init__(self) -> None:
+        if twice := sorted({"model", "input", "encoding_format"} & self.extra_body.keys()):
+            raise ConfigError(f"extra_body: {twice[0]} is none of its parameters; it has a key of its own, or none")
+
+    @cached_property
+    def _client(self) -> RemoteClient:
+        return RemoteClient(self.remote, lambda key: {"Authorization": f"Bearer {key}"})
+
+    @property
+    def identity(self) -> str:
+        """Endpoint, model and further parameters, without the key."""
+        about = {"url": self.remote.url, "model": self.model, **self.extra_body}
+        return f"embeddings {json.dumps(about, sort_keys=True)}"
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of N texts, fp32 [N, D], of length 1; zeros for a blank text, which is not sent.
+
+        Raises:
+            FailedReplyError: the endpoint refuses a text, or fails at it while it answers others.
+            RemoteError: no answer came in time, or vectors of other shapes than one for each text.
+            ConfigError: the key is not there, or refused.
+        """
+        written = [i for i, text in enumerate(texts) if text.strip()]
+        sent = [texts[i] for i in written] or ["-"]  # of blank texts alone, D would not be known
+        batches = [sent[at : at + self.batch_size] for at in range(0, len(sent), self.batch_size)]
+        calls = [Call({"model": self.model, "input": batch, **self.extra_body}, len(batch)) for batch in batches]
+        made: dict[int, NDArray[np.float32]] = {}
+        failed: list[ReplyError] = []
+        self._client.ask(calls, _embeddings, made.__setitem__, lambda _, error: failed.append(error))
+        if failed:
+            raise failed[0]
+        dimension = made[0].shape[1]
+        if any(made[number].shape != (len(batch), dimension) for number, batch in enumerate(batches)):
+            raise RemoteError(f"{self.remote.url}: expected a vector for each text, all of one length")
+        vectors = np.zeros((len(texts), dimension), np.float32)
+        vectors[written] = np.concatenate([made[number] for number in range(len(batches))])[: len(written)]
+        return vectors
+
+
+def _embeddings(answer: Mapping[str, Any]) -> NDArray[np.float32]:
+    """The vectors of an answer in the order of their texts, fp32 [N, D], of length 1."""
+    try:
+        rows = sorted(answer["data"], key=lambda row: row["index"])
+        vectors = np.array([row["embedding"] for row in rows], np.float64)
+        if [row["index"] for row in rows] != list(range(len(rows))) or vectors.ndim != 2 or not vectors.size:
+            raise ValueError("another shape")
+    except (KeyError, TypeError, ValueError):
+        raise UnintelligibleAnswer("an answer without a vector of numbers for each text") from None
+    if not np.isfinite(vectors).all():
+        raise UnintelligibleAnswer("an answer with numbers that are not finite")
+    return (vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)).astype(np.float32)
 
 
 class EncoderError(DataError):

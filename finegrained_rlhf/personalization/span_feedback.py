@@ -10,7 +10,7 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Annotated, Any, ClassVar
@@ -26,10 +26,13 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.personalization.store.opening import open_memory
+from finegrained_rlhf.personalization.store.protocol import Event
 from finegrained_rlhf.text.edits import levenshtein
 
 EDIT = "edit"
 """The kind of event that a user's edit of a draft is."""
+FIRST_EDIT = "first_edit"
+"""What another edit of a draft rests on: the key of the first one (`Event.used`)."""
 Tokenise = Callable[[str], Sequence[str]]
 
 
@@ -49,6 +52,15 @@ class EditCost:
     def normalised(self) -> float:
         """Distance / longest, from 0 to 1; 0 where both are empty (Gao et al. 2024, appendix C)."""
         return self.distance / self.longest if self.longest else 0.0
+
+
+def latest_edits(edits: Iterable[Event]) -> dict[str, Event]:
+    """The latest edit of each draft, by the key of its first, in the order of the first ones.
+
+    Args:
+        edits: events of one user, the oldest first.
+    """
+    return {str((edit.used or {}).get(FIRST_EDIT, edit.key)): edit for edit in edits}
 
 
 def edit_cost(draft: str, edited: str, tokenise: Tokenise = words_and_marks) -> EditCost:
@@ -108,7 +120,8 @@ class EditsToFeedback(Settings):
     """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.
 
     A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the
-    spans are those of `edit_errors`. A draft that was left as it is has none. The preference that a draft was written
+    spans are those of `edit_errors`. A draft that was left as it is has none; of one that was edited several times the
+    latest edit counts. The preference that a draft was written
     by, where there was one, is a passage, which reward models of `taxonomy=edit_mass` read. No user is named in the
     file. It is a copy: `forget` does not reach it.
 
@@ -204,8 +217,8 @@ class EditsToFeedback(Settings):
                 if decision is not None and not decision.train:
                     left_out.add(name)
                     continue
-                for event in handle.events(EDIT):
-                    yield f"{name}\0{event.key}", _edit(event.body)
+                for key, event in latest_edits(handle.events(EDIT)).items():
+                    yield f"{name}\0{key}", _edit(event.body)
         finally:
             memory.close()
 

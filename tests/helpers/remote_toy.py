@@ -1,4 +1,4 @@
-"""Services in a thread, with their real schemas: Perspective and an OpenAI-compatible endpoint.
+"""Services in a thread, with their real schemas: Perspective and OpenAI-compatible endpoints of chats and embeddings.
 
 They keep a quota, want a key, and fail as they are told to.
 """
@@ -153,6 +153,8 @@ class FakeService:
 
 
 def _asked(body: dict[str, Any]) -> str:
+    if "input" in body:
+        return "\n".join(body["input"])
     return body["comment"]["text"] if "comment" in body else body["messages"][-1]["content"]
 
 
@@ -179,5 +181,21 @@ def chat(quotes: Callable[[str], Any], finish: str = "stop") -> Callable[[dict[s
         return {
             "choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content}}]
         }
+
+    return answer
+
+
+def embeddings(vectors: Callable[[list[str]], list[list[float]]]) -> Callable[[dict[str, Any]], Any]:
+    """An endpoint whose model makes vectors of texts; it gives the last text's first, as the schema allows."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        if not body["input"] or not all(body["input"]):
+            return 400, {"error": {"message": "input cannot be an empty string", "type": "invalid_request_error"}}
+        rows = [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors(body["input"]))
+        ]
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        return {"object": "list", "data": rows[::-1], "model": body["model"], "usage": usage}
 
     return answer

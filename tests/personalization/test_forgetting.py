@@ -262,6 +262,22 @@ def test_forget_after_any_call_of_a_round(name: str, rounds: int, tmp_path: Path
     forget_after_any_call(prepared, kept, lambda agent: a_round(agent, SECRET, 1), few=6)
 
 
+def test_forget_after_any_call_of_another_edit(tmp_path: Path) -> None:
+    kept = begin(in_files(tmp_path / "first", "cipher"), 1)
+
+    def prepared(at: int) -> Scene:
+        shutil.copytree(tmp_path / "first", tmp_path / str(at))
+        return in_files(tmp_path / str(at), "cipher")
+
+    def work(agent: MemoryAgent) -> None:
+        assert isinstance(agent, Learner)
+        draft = agent.respond(SECRET, f"about {SECRET}")
+        for edited in (SECRET, f"{SECRET} again"):
+            agent.observe_edit(SECRET, f"about {SECRET}", draft, edited)
+
+    forget_after_any_call(prepared, kept, work, few=12)
+
+
 def test_forget_after_any_call_while_vectors_are_made_anew(tmp_path: Path) -> None:
     kept = begin(in_files(tmp_path / "first", "cipher"), 2)
 

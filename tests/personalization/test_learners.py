@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from finegrained_rlhf.personalization.prompts import (
     filled,
 )
 from finegrained_rlhf.personalization.retrieval import nearest_rows
+from finegrained_rlhf.personalization.span_feedback import FIRST_EDIT, latest_edits
 from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
     ForgottenUserError,
@@ -150,8 +152,28 @@ def test_the_same_edit_twice_is_learnt_once(memory: UserMemory, llm: ScriptedGen
     draft = learner.respond("ada", "x", key="round 1")
     costs = [learner.observe_edit("ada", "x", draft, "text short") for _ in range(2)]
     assert draft.key == "round 1" and costs[0] == costs[1] and len(memory.user("ada").notes()) == 1
+
+
+def test_another_edit_of_a_draft_is_an_event_like_the_first(memory: UserMemory, llm: ScriptedGenerator) -> None:
+    learner = Cipher(memory, llm, k=1)
+    draft = learner.respond("ada", "x", key="k" * 256)
+    for _ in range(2):  # the second time all of it is a retry
+        costs = [learner.observe_edit("ada", "x", draft, edited).distance for edited in ("text", "text a b", "text a")]
+        assert costs == [0, 2, 1]  # all of the draft
+    events = memory.user("ada").events()
+    assert [event.body["edited"] for event in events] == ["text", "text a b", "text a"]
+    assert all(event.body["draft"] == "text" and event.applied for event in events)
+    assert [event.used.get(FIRST_EDIT) for event in events] == [None, draft.key, draft.key]
+    assert [note.body["preference"] for note in memory.user("ada").notes()] == ["", "b", "a"]
+    assert learner.respond("ada", "x").preference == "a"  # of equally near notes the latest
+    assert list(latest_edits(events).items()) == [(draft.key, events[2])]
+    for context, other in (("y", draft), ("x", replace(draft, text="another")), ("x", replace(draft, preference="p"))):
+        with pytest.raises(RepeatedKeyError):
+            learner.observe_edit("ada", context, other, "text long")
+    memory.user("ada").record("taken", "remark", {**events[0].body})
     with pytest.raises(RepeatedKeyError):
-        learner.observe_edit("ada", "x", draft, "text long")
+        learner.observe_edit("ada", "x", replace(draft, key="taken"), "text long")
+    assert len(memory.user("ada").events()) == 4
 
 
 def test_an_edit_is_kept_when_the_language_model_fails(memory: UserMemory) -> None:

@@ -10,19 +10,25 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from stores import Store
+from user_memory_toy import SECRET
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import (
     AsyncUserMemory,
     AsyncUsers,
     Cipher,
     FaissIndex,
+    HashedWords,
     LearningWorker,
     NoteDecision,
     UserMemory,
@@ -30,10 +36,12 @@ from finegrained_rlhf.personalization import (
 from finegrained_rlhf.personalization.learners.base import Draft
 from finegrained_rlhf.personalization.serving import BusyError, UserThreads
 from finegrained_rlhf.personalization.store.protocol import (
+    Event,
     ForgottenUserError,
     MemoryStore,
     NoteConflictError,
     StoreError,
+    UserHandle,
 )
 
 
@@ -44,7 +52,7 @@ def writer(prompt: str) -> str:
 
 
 def test_the_package_needs_no_torch() -> None:
-    names = "AsyncUserMemory, Cipher, Coreset, Pahf, UserMemory"
+    names = "AsyncUserMemory, Cipher, Coreset, EndpointContexts, Pahf, UserMemory"
     script = f"import sys; from finegrained_rlhf.personalization import {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
@@ -140,9 +148,36 @@ def test_learning_is_not_waited_for(memory: MemoryStore) -> None:
     assert memory.known("eve") is None
 
 
-def interleave(store: Store, steps: int, seed: int) -> tuple[int, int]:
-    """Several threads learn, list, correct, delete and forget for the same few users; how many prompts, and drafts."""
-    own, prompts = threading.local(), list[str]()
+def test_another_edit_of_a_draft_in_asyncio_and_by_the_worker(memory: MemoryStore) -> None:
+    cipher, users, worker = Cipher(memory, ScriptedGenerator(writer), k=1), AsyncUsers(), LearningWorker()
+    cipher.worker = worker
+
+    async def serve(name: str) -> None:
+        draft = await users.call(cipher.respond, name, f"about {name}", key="k")
+        edits = ("Short.", "Short verse.", "Short.", "Short verse.")  # the latter two are retries
+        costs = [users.call(cipher.observe_edit, name, f"about {name}", draft, edited) for edited in edits]
+        first, second, *again = [cost.distance for cost in await asyncio.gather(*costs)]
+        assert again == [first, second]
+
+    async def all_users() -> None:
+        await asyncio.gather(*(serve(f"owner{number}") for number in range(6)))
+
+    asyncio.run(all_users())
+    worker.close()
+    users.threads.close()
+    for number in range(6):
+        handle = memory.user(f"owner{number}")
+        assert [event.body["edited"] for event in handle.events()] == ["Short.", "Short verse."]
+        assert handle.pending() == [] and len(handle.notes()) == 2
+
+
+def interleave(store: Store, steps: int, seed: int) -> tuple[int, int, Counter[str]]:
+    """Several threads learn, decide on notes, export, import and forget for the same few users.
+
+    Half of the agents have another encoder, and half of them learn by a worker. Returns how many prompts there were, in
+    how many states notes are, and how often each thing was done.
+    """
+    own, prompts, done = threading.local(), list[str](), Counter[str]()
 
     def reply(prompt: str) -> str:
         owners = set(re.findall(r"owner\d", prompt))
@@ -150,16 +185,33 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int]:
         prompts.append(prompt)
         return writer(prompt)
 
-    memories = [store.open(), store.open()]
-    agents = [Cipher(memory, ScriptedGenerator(reply), k=3, index=FaissIndex(users=2)) for memory in memories]
+    class Remade(HashedWords):
+        def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            done["vectors made anew"] += len(texts) > 1
+            return super().encode(texts)
+
+    class Learns(Cipher):
+        def learn(self, handle: UserHandle, event: Event) -> None:
+            if threading.current_thread().name.startswith("users"):
+                own.user = event.body["context"].split()[0]
+                done["by the worker"] += 1
+            super().learn(handle, event)
+
+    memories, worker = [store.open(), store.open()], LearningWorker(2, pause_s=0.0)
+    agents = [
+        Learns(memory, ScriptedGenerator(reply), k=3, encoder=Remade(places), index=FaissIndex(users=2))
+        for memory in memories
+        for places in (1024, 256)
+    ]
+    agents[1].worker = agents[2].worker = worker
 
     def step(number: int) -> bool:
         chance = random.Random(seed * 1_000_003 + number)
-        user, agent = f"owner{chance.randrange(4)}", agents[number % 2]
+        user, agent = f"owner{chance.randrange(4)}", agents[number % 4]
         own.user = user
         handle, context = agent.memory.reader(user), f"{user} writes about {chance.choice(('dogs', 'rain', 'law'))}"
-        actions = ["list", "correct", "correct", "delete", "hold", "release", "expire"]
-        action = chance.choice(["learn"] * 4 + actions)
+        actions = ["list", "correct", "correct", "delete", "hold", "release", "expire", "import", "catch up"]
+        action = chance.choice(["learn"] * 6 + actions)
         try:
             if chance.random() < 0.02:
                 agent.forget(user)
@@ -167,6 +219,13 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int]:
                 draft = agent.respond(user, context, key=f"k{chance.randrange(40)}-{number}")
                 agent.observe_edit(user, context, draft, f"{draft.text} but {user} wants {number}")
                 return "owner" not in draft.preference or user in draft.preference
+            elif action == "catch up":
+                agent.catch_up(user)
+            elif action == "import":
+                data = agent.memory.export_user(user)
+                assert set(re.findall(r"owner\d", json.dumps(data))) == {user}
+                agent.forget(user)
+                agent.memory.import_user(data)
             else:
                 notes = handle.notes(unused=True)
                 assert all(user in json.dumps(note.body) for note in notes if note.state != "deleted")
@@ -175,29 +234,87 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int]:
                     body = {"preference": f"{user} by hand {number}"} if action == "correct" else {}
                     if note.state != "deleted":
                         handle.decide(NoteDecision(note.key, action, body, expected=note.version))
+            done[action] += 1
         except (ForgottenUserError, NoteConflictError):
             pass  # another thread was quicker
         except StoreError as error:
             assert "not yet overwritten" in str(error)
+        except DataError as error:
+            assert action == "import" and error.field == "user"  # nobody to export, or entered again meanwhile
         return True
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(step, range(steps)))
+    worker.close()
     states = {note.state for number in range(4) for note in memories[0].reader(f"owner{number}").notes(unused=True)}
     for memory in memories:
         memory.close()
-    return len(prompts), len(states)
+    return len(prompts), len(states), done
 
 
-def test_no_note_is_in_the_prompt_of_another(tmp_path: Path, store: Store) -> None:
-    prompts, states = interleave(store, 120, 1)
+def test_no_note_is_in_the_prompt_of_another(tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    prompts, states, done = interleave(store, 160, 1)
     assert prompts > 50 and states > 1
+    assert min(done[name] for name in ("import", "catch up", "by the worker", "vectors made anew")) > 1, done
+    assert "AssertionError" not in caplog.text  # of a thread of the worker
 
 
 @pytest.mark.slow
-def test_no_note_is_in_the_prompt_of_another_in_ten_thousand_steps(store: Store) -> None:
-    prompts, states = interleave(store, 10_000, 2)
+def test_no_note_is_in_the_prompt_of_another_in_ten_thousand_steps(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts, states, done = interleave(store, 10_000, 2)
     assert prompts > 5_000 and states > 1
+    assert min(done[name] for name in ("import", "catch up", "by the worker", "vectors made anew")) > 100, done
+    assert "AssertionError" not in caplog.text
+
+
+def test_nothing_is_left_of_who_is_forgotten_while_others_learn(store: Store) -> None:
+    memory, go, begun = store.open(), threading.Event(), threading.Event()
+
+    def reply(prompt: str) -> str:
+        if '"edits"' in prompt:
+            begun.set()
+            assert go.wait(20)
+        return json.dumps({"preference": SECRET})
+
+    cipher, worker, users = Cipher(memory, ScriptedGenerator(reply)), LearningWorker(2), AsyncUserMemory(memory)
+    other = Cipher(memory, ScriptedGenerator(reply), encoder=HashedWords(64), index=FaissIndex())
+    cipher.worker = worker
+
+    async def a_round(user: str, key: str) -> None:
+        draft = await users.call(cipher.respond, user, f"{key} about {user}", key=f"{key} of {user}")
+        await users.call(cipher.observe_edit, user, f"{key} about {user}", draft, f"{user} short")
+
+    def traces() -> list[str]:
+        store.settle()
+        return store.traces(SECRET)
+
+    async def serve() -> None:
+        go.set()
+        await a_round(SECRET, "learnt")
+        worker.settle()
+        await users.call(other.respond, SECRET, "again")  # vectors are made anew
+        await users.decide(SECRET, NoteDecision(f"learnt of {SECRET}", "correct", {"preference": f"{SECRET} by hand"}))
+        data = await users.export_user(SECRET)
+        for again in (False, True):
+            go.clear()
+            begun.clear()
+            await a_round(SECRET, "begun")
+            assert begun.wait(20) and traces() and await users.notes(SECRET)
+            assert await (users.call(other.forget, SECRET) if again else users.forget(SECRET))
+            assert traces() == []  # while the worker's language model still thinks about it
+            go.set()
+            worker.settle()
+            assert traces() == [] and memory.known(SECRET) is None
+            await users.import_user(SECRET, data)
+            assert traces() and await users.history(SECRET)
+        assert await users.forget(SECRET) and traces() == []
+
+    asyncio.run(serve())
+    worker.close()
+    users.threads.close()
+    memory.close()
 
 
 @pytest.mark.slow

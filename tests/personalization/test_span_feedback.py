@@ -147,7 +147,8 @@ def test_the_events_of_a_memory_become_feedback(tmp_path: Path) -> None:
     learner = NoLearning(memory, ScriptedGenerator(lambda prompt: "The red dog ran."))
     for user in ("ada", "bob"):
         draft = learner.respond(user, "Dogs", key="one")
-        learner.observe_edit(user, "Dogs", draft, f"The dog of {user} ran.")
+        for edited in ("A dog.", f"The dog of {user} ran."):  # of the edits of a draft the latest
+            learner.observe_edit(user, "Dogs", draft, edited)
     memory.close()
     keys = {"memory": str(tmp_path / "users.db")}
     (record,) = EditsToFeedback(str(tmp_path / "ada.json"), **keys, users=["ada"]).run()

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,56 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "text.db").read_text().startswith("no database")
 
 
+def test_a_backup_is_of_one_time_while_others_write(tmp_path: Path) -> None:
+    memory, busy = (UserMemory(tmp_path / "users.db", durable=False) for _ in range(2))
+    for number in range(200):
+        count(memory.user("ada"), f"before {number}")
+    memory.user("goes").record("k", "edit", {"text": SECRET})
+    (tmp_path / "users.db").chmod(0o600)
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            count(busy.user("ada"), f"k{time.monotonic_ns()}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(5):
+            seen = len(memory.user("ada").events())
+            memory.backup(tmp_path / "copies" / f"{number}.db")
+            while len(memory.user("ada").events()) == seen:
+                time.sleep(0.001)
+    finally:
+        ended.set()
+        writer.join()
+    copies = sorted((tmp_path / "copies").iterdir())
+    assert [copy.name for copy in copies] == [f"{number}.db" for number in range(5)]  # nothing beside them
+    assert {copy.stat().st_mode & 0o777 for copy in copies} == {0o600}
+    events = [event.key for event in memory.user("ada").events()]
+    memory.forget("goes")
+    lengths = []
+    for copy in copies:
+        opened = UserMemory(copy, durable=False)
+        ada = opened.known("ada")
+        copied = [event.key for event in ada.events()]
+        assert copied == events[: len(copied)]
+        assert ada.note("sum").body["total"] in (len(copied), len(copied) - 1) and len(ada.pending()) <= 1
+        assert len(opened.known("goes").events()) == 1
+        assert opened.reader("eve").answer_owner == memory.reader("eve").answer_owner
+        lengths.append(len(copied))
+        opened.close()
+    assert lengths == sorted(lengths) and 200 <= lengths[0] < lengths[-1] <= len(events)
+    with pytest.raises(DataError, match="there already"):
+        memory.backup(copies[0])
+    with pytest.raises(StoreError, match="could not be copied"):
+        memory.backup(copies[0] / "below.db")
+    (tmp_path / "users.db").rename(tmp_path / "moved.db")
+    with pytest.raises(StoreError, match="could not be copied"):
+        memory.backup(tmp_path / "none.db")
+    assert not (tmp_path / "none.db").exists() and not (tmp_path / "users.db").exists()
+
+
 def test_threads_share_a_memory(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     threads = [threading.Thread(target=lambda n=n: [count(handle, f"{n}-{i}") for i in range(10)]) for n in range(4)]
@@ -266,6 +317,8 @@ def test_schemas_that_are_refused_and_a_connection_that_ends(server: tuple[str, 
         PostgresMemory("host=/nowhere/at/all", patience_s=1)
     with pytest.raises(ConfigError, match="schema"):
         PostgresMemory(store.where, schema="a; DROP TABLE users")
+    with pytest.raises(ConfigError, match=f"pg_dump --schema={store.schema}"):
+        memory.backup("copy.db")
     memory.close()
 
 

@@ -69,6 +69,17 @@ def test_a_page_of_rounds(tmp_path: Path) -> None:
     assert "1 of 4 events" in text and 'id="event-3"' not in text and 'href="#event-3"' not in text
 
 
+def test_a_draft_that_was_edited_twice_costs_its_latest_edit(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    learner = Cipher(memory, ScriptedGenerator(lambda prompt: '{"preference": "short"}'))
+    for edited in ("one two three", "one"):
+        learner.observe_edit("ada", "bread", Draft("first", "one"), edited)
+    memory.close()
+    said = " ".join(shown(tmp_path, "ada")[0].texts)
+    assert "1 of 1 drafts were left as they were." in said and "2 of 2 events" in said
+    assert said.count("after an edit of this draft first") == 1
+
+
 def test_notes_that_somebody_decided_on(tmp_path: Path) -> None:
     memory = UserMemory(tmp_path / "users.db", durable=False)
     handle = memory.user("ada")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +18,14 @@ from finegrained_rlhf.core.generation.schema import ReplySchema, Text
 from finegrained_rlhf.core.generation.wrappers import AnswerOwner, asked_for, drop_kept_answers
 from finegrained_rlhf.personalization.prompts import LONGEST_TEXT, ask_for, ask_for_text
 from finegrained_rlhf.personalization.retrieval import ExactIndex, NoteIndex
-from finegrained_rlhf.personalization.span_feedback import EDIT, EditCost, Tokenise, edit_cost
+from finegrained_rlhf.personalization.span_feedback import EDIT, FIRST_EDIT, EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.store.protocol import (
     Event,
     MemoryLimitError,
     MemoryStore,
     NoteChange,
     NoteConflictError,
+    RepeatedKeyError,
     UserHandle,
 )
 
@@ -283,6 +285,11 @@ class Learner(MemoryAgent):
     def observe_edit(self, user: str, context: str, draft: Draft, edited: str) -> EditCost:
         """Learn from what the user made of a draft. The same edit again changes nothing.
 
+        Another edited text of the same draft is an event like the first, under a key of its own, with notes of its own.
+        It is compared with the draft too, not with the text before, so that each event says by itself what became of
+        the draft: a draft costs what its latest edit costs, never a sum over them. An earlier text that comes again is
+        taken for a retry.
+
         The edit is safe in the event log before anything is derived from it. When this raises, `catch_up` derives what
         is missing, or sets the edit aside where that fails too often.
 
@@ -296,7 +303,7 @@ class Learner(MemoryAgent):
             The cost of the edit.
 
         Raises:
-            RepeatedKeyError: the draft came back before, edited in another way.
+            RepeatedKeyError: the draft's key was used for another draft, or for something else.
             ConsentError: the user has not allowed that anything is stored.
             ForgottenUserError: the user was forgotten after the draft was written.
             ReplyError: nothing can be derived from the edit now.
@@ -306,9 +313,20 @@ class Learner(MemoryAgent):
             self._check(name, text, empty=name != "context")
         handle = self.memory.user(user, draft.owner)
         body = {"context": context, "draft": draft.text, "edited": edited, "preference": draft.preference}
-        event = handle.record(draft.key, EDIT, body, {"notes": list(draft.retrieved)})
-        self._take_up(handle, event)
+        self._take_up(handle, self._recorded(handle, draft, body))
         return self._cost(body)
+
+    def _recorded(self, handle: UserHandle, draft: Draft, body: Mapping[str, Any]) -> Event:
+        """The event of an edit, the first or another one of its draft."""
+        used = {"notes": list(draft.retrieved)}
+        try:
+            return handle.record(draft.key, EDIT, body, used)
+        except RepeatedKeyError:
+            first = next((event for event in handle.events() if event.key == draft.key), None)
+            if first and (first.kind, {**first.body, "edited": body["edited"]}) != (EDIT, body):
+                raise
+        digest = hashlib.blake2b(f"{draft.key}\0{body['edited']}".encode(), digest_size=16).hexdigest()
+        return handle.record(f"{draft.key[:32]}/{digest}", EDIT, body, {**used, FIRST_EDIT: draft.key})
 
     @abstractmethod
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:

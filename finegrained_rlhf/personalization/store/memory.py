@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import atomic_path
 from finegrained_rlhf.core.sqlite import UNFINISHED, execute_patiently, overwrite_deleted
 from finegrained_rlhf.personalization.store.protocol import MemoryLimits, StoreError
 from finegrained_rlhf.personalization.store.sql import SqlMemory
@@ -228,3 +231,31 @@ class UserMemory(SqlMemory):
         consent_required: bool = False,
     ) -> None:
         super().__init__(Database(path, durable, patience_s), limits, consent_required)
+        self._path, self._patience_s = Path(path), patience_s
+
+    def backup(self, file: str | Path) -> None:
+        """Copy the whole memory, as it is at one time, into a new file that `UserMemory` opens. Others write meanwhile.
+
+        The file is whole or absent, and as readable as this one. `forget` does not reach it.
+
+        Args:
+            file: that is made.
+
+        Raises:
+            DataError: it is there already.
+            StoreError: the memory cannot be read, or the file not written.
+        """
+        target = Path(file)
+        if target.exists():
+            raise DataError("it is there already; expected the name of a new file", file=target)
+        where = f"{self._path.absolute().as_uri()}?mode=rw"  # a memory that is gone is not made anew
+        try:
+            with (
+                atomic_path(target) as temporary,
+                closing(sqlite3.connect(where, timeout=self._patience_s, uri=True)) as memory,
+                closing(sqlite3.connect(temporary)) as copy,
+            ):
+                memory.backup(copy)  # in one step, of one state: who writes meanwhile writes to the log
+            shutil.copymode(self._path, target)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{target}: the memory could not be copied: {error}") from None

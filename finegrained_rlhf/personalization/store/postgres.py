@@ -13,8 +13,9 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.personalization.store.protocol import MemoryLimits, StoreError
@@ -119,6 +120,15 @@ class PostgresMemory(SqlMemory):
         consent_required: bool = False,
     ) -> None:
         super().__init__(PostgresDatabase(where, schema, patience_s), limits, consent_required)
+        self._schema = schema
+
+    def backup(self, file: str | Path) -> NoReturn:
+        """Refuse: a server is copied by its own tools.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"a PostgreSQL memory is copied by pg_dump --schema={self._schema}, not into {file}")
 
 
 class PostgresDatabase:
