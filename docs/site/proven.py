@@ -184,7 +184,7 @@ def _gpus(value: Any) -> Iterator[str]:
 def ledger_lines() -> list[str]:
     """Four lines: what statements came to, by models and by scripts; worlds; real data; what was not run."""
     shown = [table for table in tables() if not table.refused]
-    scripted = {table.page for table in shown if table.subjects == "scripts"}
+    scripted = {table.page for table in shown if table.subjects != "models"}
     headlines = read_ledger(LEDGER, RESULTS)
     of_scripts = [headline for headline in headlines if _of_scripts(headline, scripted)]
     of_models = [headline for headline in headlines if headline not in of_scripts]
@@ -301,7 +301,7 @@ def proven_page() -> str:
         "proves that a method and its code work; it proves nothing about language. Real data prove it for these "
         "data, at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: "
         "what says how good the rows are, and whether that counts where it is a learned model. `rows of`: models, or "
-        "scripts that stand in for them. Side by side on every test bed: [dense against holistic]"
+        "scripts that stand in for them, all but one step in some. Side by side on every test bed: [dense against holistic]"
         "(dense_against_holistic.md) and [fine-grained against preference](fine_grained_against_preference.md) reward.",
         "\n".join(f"- {line}" for line in ledger_lines()),
         *ledger_parts(),

@@ -13,7 +13,9 @@ from script_runs import run_script
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks import note_index
 from benchmarks import retrieval_workload as workload
+from finegrained_rlhf.personalization import FaissIndex
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,3 +105,15 @@ def test_what_ivf_pq_loses_end_to_end(tmp_path: Path) -> None:
     assert rows[1, 75]["agreement"]["8"] < 1 and rows[1, 75]["nearest"]["1"] <= rows[6, 75]["nearest"]["1"]
     done = run_script(str(ROOT / "benchmarks/ivf_pq.py"), "probes=8,none")
     assert done.returncode == 2 and "probes: expected whole numbers from 1 on, got '8,none'" in done.stderr
+
+
+def test_notes_are_sought_by_both_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    out = tmp_path / "notes.json"
+    note_index.main(["notes=9,30", "rounds=2", f"out={out}"])
+    found = json.loads(out.read_text())["milliseconds"]
+    kinds = {"first", "respond", "after a note"}
+    assert all(set(found[count][name]) == kinds for count in ("9", "30") for name in ("exact", "faiss"))
+    monkeypatch.setattr(FaissIndex, "nearest", lambda *given: [])
+    with pytest.raises(SystemExit, match="9 notes: the indexes differ"):
+        note_index.measure(9, 2)

@@ -24,8 +24,10 @@ JudgedBy = Literal["oracle", "labels", "learned model", "no judge"]
 """What says how good a table's rows are: the oracle (or script) of a world, labels of people or of a data set, a model
 that was trained to judge, or nothing: a judge itself is measured. A learned model needs a gate (`experiments.gate`).
 """
-Subjects = Literal["models", "scripts"]
-"""What a table's rows are of: models that were trained or loaded, or scripts that stand in for one."""
+Subjects = Literal["models", "scripts", "scripts, one step by a model"]
+"""What a table's rows are of: models that were trained or loaded, scripts that stand in for one, or such scripts with a
+model for one of their steps.
+"""
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _DIRTY = "-dirty"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from finegrained_lab.protocols.forecast import Forecast
 from finegrained_rlhf.core.generation.outcomes import Outcome, OutcomeCounts, ReplyError
 from finegrained_rlhf.personalization.store.protocol import MemoryLimitError
 
@@ -21,8 +23,14 @@ class PlayedRound(Protocol):
     """A record of a round, a dataclass.
 
     Attributes:
+        odd: replies of the agent's language model that could not be used.
         unanswered: who gave no reply that can be used, and why: `agent unreadable`; empty where there was none.
     """
+
+    @property
+    def odd(self) -> int:
+        """Replies that could not be used."""
+        ...
 
     @property
     def unanswered(self) -> str:
@@ -68,13 +76,14 @@ class RoundLog(Generic[Played]):
     Args:
         path: FILE, which begins anew.
         failures: the share of rounds that may go unanswered; more, and more than chance allows, end the run.
+        forecast: is told of each round.
 
     Raises:
         ConfigError: `failures` is no share.
     """
 
-    def __init__(self, path: Path, failures: float) -> None:
-        self._counts = OutcomeCounts(failures)
+    def __init__(self, path: Path, failures: float, forecast: Forecast) -> None:
+        self._counts, self._forecast = OutcomeCounts(failures), forecast
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lines = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `__exit__`)
         self.rounds: list[Played] = []
@@ -105,3 +114,17 @@ class RoundLog(Generic[Played]):
         self.keep(one)
         self._counts.add([one.unanswered or Outcome.READ])
         self._counts.check(_MODELS, problem)
+        self._forecast.played()
+
+    def failures_by(self, scene: Callable[[Played], str]) -> dict[str, dict[str, int]]:
+        """How many rounds of a scene were `unanswered`, and how many replies `odd`; scenes with neither are left out.
+
+        Args:
+            scene: of a round, whoever plays it.
+        """
+        found: dict[str, dict[str, int]] = defaultdict(lambda: {"unanswered": 0, "odd": 0})
+        for one in self.rounds:
+            if one.unanswered or one.odd:
+                found[scene(one)]["unanswered"] += bool(one.unanswered)
+                found[scene(one)]["odd"] += one.odd
+        return dict(found)

@@ -16,6 +16,7 @@ from finegrained_lab.protocols.coreset.run import (
     AnsweredTurn,
     conversation_figures,
     set_precision_recall,
+    turn_errors,
     without_model,
 )
 from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
@@ -48,9 +49,26 @@ def test_figures_by_hand() -> None:
     assert found["by_remarks"]["1"] == {"precision": 0.75, "recall": 0.5}
     assert (found["calls"], found["tokens_in"], found["tokens_out"], found["unsatisfiable"]) == (4.0, 20.0, 8.0, 0.25)
     assert found["places"] == pytest.approx([1 / 3, 0.0, 2 / 3])
+    assert found["errors"] == {"missed": 0.0, "believed": 0.0, "other": 0.25}  # single answers are no errors
     for wrong in ([], turns[:3]):
         with pytest.raises(ValueError):
             conversation_figures(wrong)
+
+
+def test_what_wrong_answers_come_from() -> None:
+    one = AnsweredTurn("icl", "a", "mixed", 3, 1, ("x",), ("y",), 0.0, 0.0, 2, (1, 6), (1, 6))
+    assert turn_errors(one) == {"other"}  # shown what holds, and wrong all the same
+    assert turn_errors(replace(one, rests_on=(6,))) == {"missed"}
+    assert turn_errors(replace(one, rests_on=(1, 4, 6))) == {"believed"}
+    assert turn_errors(replace(one, rests_on=(4,))) == {"missed", "believed"}
+    assert turn_errors(replace(one, rests_on=(4,), precision=1.0, recall=1.0)) == set()
+    assert turn_errors(replace(one, rests_on=(4,), precision=1.0, recall=0.5)) == {"missed", "believed"}
+    assert turn_errors(replace(one, rests_on=(), unanswered="agent refused")) == {"other"}
+    assert turn_errors(replace(one, rests_on=(), agent="scratchpad")) == {"other"}
+    turns = [one, replace(one, conversation="b", rests_on=(4,)), replace(one, turn=2, recall=1.0, precision=1.0)]
+    found = conversation_figures([*turns, replace(turns[1], turn=2)])
+    assert found["errors"] == {"missed": 0.5, "believed": 0.5, "other": 0.25}
+    assert found["errors_by_turn"] == {"missed": [0.5, 0.5], "believed": [0.5, 0.5], "other": [0.5, 0.0]}
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +102,12 @@ def test_without_noise_each_selection_does_what_it_is_for(world: Path, tmp_path:
     turns = [row for row in read_jsonl(tmp_path / "turns.jsonl") if row["scenario"] == "stray"]
     last = {row["agent"]: row["rests_on"] for row in turns if row["turn"] == 50}
     assert 28 not in last["coreset_greedy_exact"] and 28 in last["full_memory"]
+    for agent, figures in found["stray"]["4"].items():
+        errors, exact = figures["errors"], agent in ("holding_remarks", "oracle")
+        assert exact == (sum(errors.values()) == 0.0)
+    assert found["stray"]["4"]["full_memory"]["errors"]["missed"] == 0.0
+    assert found["stray"]["4"]["full_memory"]["errors"]["believed"] > 0.0
+    assert found["stray"]["4"]["no_feedback"]["errors"]["believed"] == 0.0
     assert set(last["coreset_recency_exact"]) <= set(last["coreset_greedy_exact"]) <= {*range(29, 51), *range(1, 28)}
     places = found["position"]["4"]["no_feedback"]["places"]
     assert len(places) == 4 and sum(places) == pytest.approx(1.0)

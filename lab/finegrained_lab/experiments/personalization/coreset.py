@@ -16,6 +16,7 @@ from finegrained_lab.experiments.personalization.coreset_figures import (
     MAIN,
     by_remarks_table,
     document_counts,
+    errors_table,
     figures_of,
     last_turn_table,
     over_seeds,
@@ -146,6 +147,7 @@ class CoresetTable(ComparedTable):
             "partial": by_remarks_table(roots, self.systems),
             "at_30": last_turn_table(roots, ("full_memory", PAPERS_AGENT, "coreset_recency_exact", "random_window")),
             "places": places_table(roots),
+            "errors": errors_table(roots, DRAWN_SYSTEMS),
             "curves": {
                 scenario: {
                     system: [windowed_curve(root, scenario, system) for root in roots.values()]
@@ -184,6 +186,7 @@ class CoresetTable(ComparedTable):
             f"{markdown_table(result['at_30'], ['documents', 'system', 'precision', 'recall'])}\n"
             f"## Single answers: share of the first document's, and of the other documents' on average\n\n"
             f"{markdown_table(result['places'], ['documents', 'seed', 'first', 'others'])}\n"
+            f"{_errors(result)}"
             f"## Every scenario, means over seeds\n\n{markdown_table(others, columns)}"
         )
 
@@ -210,6 +213,17 @@ class CoresetTable(ComparedTable):
 def _mean_of_both(rows: Sequence[Mapping[str, Any]], system: str, seed: int) -> float:
     (row,) = (row for row in rows if row["system"] == system and row["seed"] == seed)
     return float(row["precision"] + row["recall"]) / 2
+
+
+def _errors(result: Mapping[str, Any]) -> str:
+    """What wrong answers come from; nothing of a results file from before that was counted."""
+    if "errors" not in result:
+        return ""
+    return (
+        f"## Errors by turn, {MAIN}, ten documents\n\nShares of turns whose answers are not the true ones: `missed`, a "
+        "remark that holds was not shown; `believed`, one that does not hold was; `other`, neither, or what was taken "
+        f"in is not known (a model's own notes).\n\n{markdown_table(result['errors'], list(result['errors'][0]))}\n"
+    )
 
 
 def _like_the_paper(order: Sequence[str]) -> str:

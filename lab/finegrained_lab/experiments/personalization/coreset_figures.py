@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from finegrained_lab.protocols.coreset.run import ERRORS
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 
@@ -16,6 +17,8 @@ WINDOW = 5
 """Turns that a point of a curve is the mean of."""
 DRAWN_COUNT = "10"
 """Documents of the conversations in the figure."""
+ERRORS_WINDOW = 10
+"""Turns that a row of the table of errors is of."""
 
 
 def figures_of(root: Path, scenario: str, count: str, system: str) -> dict[str, Any]:
@@ -97,3 +100,16 @@ def windowed_curve(root: Path, scenario: str, system: str) -> dict[str, float]:
     by_turn = figures_of(root, scenario, DRAWN_COUNT, system)["by_turn"]
     both = [statistics.fmean(pair) for pair in zip(by_turn["precision"], by_turn["recall"], strict=True)]
     return {str(end): statistics.fmean(both[end - WINDOW : end]) for end in range(WINDOW, len(both) + 1, WINDOW)}
+
+
+def errors_table(roots: Mapping[int, Path], systems: Sequence[str]) -> list[dict[str, Any]]:
+    """Shares of the main scenario's turns with each error, of each `ERRORS_WINDOW` turns, means over seeds."""
+    rows = []
+    for system in systems:
+        by_root = [figures_of(root, MAIN, DRAWN_COUNT, system)["errors_by_turn"] for root in roots.values()]
+        length = len(by_root[0][ERRORS[0]])
+        for begin in range(0, length, ERRORS_WINDOW):
+            end = begin + ERRORS_WINDOW
+            shares = {name: statistics.fmean(sum((one[name][begin:end] for one in by_root), [])) for name in ERRORS}
+            rows.append({"system": system, "turns": f"{begin + 1} to {min(end, length)}", **shares})
+    return rows

@@ -15,21 +15,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.protocols.answers import check_kept_answers, with_kept_answers
+from finegrained_lab.protocols.answers import KeptModel, check_kept_answers
 from finegrained_lab.protocols.coreset.conversations import (
     AmbiguousConversation,
     ScriptedTurn,
     read_conversations,
 )
+from finegrained_lab.protocols.forecast import Asks, Forecast
 from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.generation.asking import TRIES
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least, at_most
-from finegrained_rlhf.personalization.learners.base import UNLEARNT
+from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT
 from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK, ConversationAgent, PossibleAnswers
 from finegrained_rlhf.personalization.learners.coreset import (
     DEFAULT_AGENTS,
@@ -38,6 +40,7 @@ from finegrained_rlhf.personalization.learners.coreset import (
     make_conversation_agent,
 )
 from finegrained_rlhf.personalization.retrieval import ContextEncoder
+from finegrained_rlhf.personalization.selection import LARGEST_EXACT
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.text.scores import exact_match, normalise
@@ -59,6 +62,7 @@ class AnsweredTurn:
         precision: share of the answers that are true.
         recall: share of the true ones that were given.
         remarks: that hold when the turn is answered.
+        holding: turns, from 1, whose remarks these are.
         rests_on: turns, from 1, whose remarks the language model was shown.
         satisfiable: False where the newest remark contradicted all documents.
         place: of the document that a single answer is from, from 1, the first that has it; 0 for none, or for a set.
@@ -80,6 +84,7 @@ class AnsweredTurn:
     precision: float
     recall: float
     remarks: int
+    holding: tuple[int, ...] = ()
     rests_on: tuple[int, ...] = ()
     satisfiable: bool = True
     place: int = 0
@@ -114,7 +119,8 @@ def conversation_figures(turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
         `precision`, `recall`: means over all turns; `by_turn`: the same at every turn, lists over t; `by_remarks`: the
         same by the number of remarks that hold; `tokens_in`, `tokens_out`, `calls`: of a conversation, mean;
         `unsatisfiable`: share of turns whose newest remark contradicted all documents; `places`: share of single
-        answers by the document that they are from, in order, empty where none was asked for.
+        answers by the document that they are from, in order, empty where none was asked for; `errors`: shares of turns
+        with each of `ERRORS`, two of which a turn may have; `errors_by_turn`: the same at every turn.
 
     Raises:
         ValueError: there is no turn, or conversations differ in length.
@@ -137,6 +143,8 @@ def conversation_figures(turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
         },
         "unsatisfiable": statistics.fmean(not one.satisfiable for one in turns),
         "places": [places[i] / len(picked) for i in range(1, turns[0].documents + 1)] if picked else [],
+        "errors": _error_shares(turns),
+        "errors_by_turn": {name: [_error_shares(by_turn[t])[name] for t in sorted(by_turn)] for name in ERRORS},
     }
 
 
@@ -167,7 +175,52 @@ def _means(turns: Sequence[AnsweredTurn]) -> dict[str, float]:
     return {name: statistics.fmean(getattr(one, name) for one in turns) for name in ("precision", "recall")}
 
 
+def _error_shares(turns: Sequence[AnsweredTurn]) -> dict[str, float]:
+    found = [turn_errors(one) for one in turns]
+    return {name: statistics.fmean(name in errors for errors in found) for name in ERRORS}
+
+
 SHOWN_COLUMNS = ("precision", "recall", "tokens_in", "tokens_out", "calls", "unsatisfiable", "odd", "unanswered")
+ERRORS = ("missed", "believed", "other")
+"""Why answers are not the true ones: a remark that holds was not shown to the language model; one that does not hold
+was; neither."""
+_NOTEBOOKS = ("scratchpad", "summarised_memory")  # of which it is not known what they took in
+
+
+def turn_errors(one: AnsweredTurn) -> set[str]:
+    """The errors of a turn, some of `ERRORS`; none where the answers are the true ones, or one was asked for and given.
+
+    Of a turn without a reply, and of an agent that keeps notes of its own, it is not known what it went by: `other`.
+    """
+    if one.place or one.precision == one.recall == 1.0:
+        return set()
+    if one.unanswered or one.agent in _NOTEBOOKS:
+        return {"other"}
+    missed, believed = set(one.holding) - set(one.rests_on), set(one.rests_on) - set(one.holding)
+    return {name for name, turns in (("missed", missed), ("believed", believed)) if turns} or {"other"}
+
+
+def coreset_asks(name: str, conversations: Sequence[AmbiguousConversation], k: int | None) -> list[Asks]:
+    """What an agent of that name asks its language model for.
+
+    Args:
+        name: of the agent.
+        conversations: that it goes through.
+        k: remarks that it retrieves; None: all.
+    """
+    turns = [
+        (turn, sum(before.remark is not None for before in conversation.turns[:number]))
+        for conversation in conversations
+        for number, turn in enumerate(conversation.turns)
+    ]
+    asks = [Asks("answers", len(turns))]
+    if name in _NOTEBOOKS:
+        noted = sum(name == "scratchpad" or turn.remark is not None for turn, _ in turns)
+        asks.append(Asks("notes", noted, TRIES * LEARN_TRIES))
+    if name.endswith("_model"):
+        remarks = [min(said, k or said, LARGEST_EXACT) for turn, said in turns if not turn.one]
+        asks.append(Asks("conflicts", sum(2 ** (n - 1) if n and "largest" in name else n for n in remarks)))
+    return asks
 
 
 @dataclass(frozen=True)
@@ -235,14 +288,16 @@ class RunCoreset(Settings):
             FineGrainedError: a file is not as it should be, or a language model is out of reach.
         """
         chosen = self._chosen()
-        llm = with_kept_answers(self.llm, self.answers)
-        directory = Path(self.output_dir)
-        with RoundLog[AnsweredTurn](directory / "turns.jsonl", self.failures) as log:
+        llm, directory = KeptModel(self.llm, self.answers), Path(self.output_dir)
+        asks = [one for name in self.agents for one in coreset_asks(name, chosen, self.k)]
+        rounds = f"{sum(len(one.turns) for one in chosen)} turns of each of {len(self.agents)} agents"
+        forecast = Forecast(rounds, {"the agents": (llm, asks)})
+        with RoundLog[AnsweredTurn](directory / "turns.jsonl", self.failures, forecast) as log:
             for conversation in chosen:
                 for one in _told_nothing(conversation):
                     log.keep(one)
             for name in self.agents:
-                self._play(name, llm, chosen, log)
+                self._play(name, llm.asked, chosen, log)
         turns = log.rounds
         summary: dict[str, Any] = {"figures": {}, "conversations": {}}
         rows: list[dict[str, Any]] = []
@@ -256,11 +311,15 @@ class RunCoreset(Settings):
             number = len({one.conversation for one in own})
             summary["conversations"].setdefault(scenario, {})[str(count)] = number
             rows += [
-                {"scenario": scenario, "documents": count, "agent": agent, **{name: of[name] for name in SHOWN_COLUMNS}}
+                {
+                    **{"scenario": scenario, "documents": count, "agent": agent, **of["errors"]},
+                    **{name: of[name] for name in SHOWN_COLUMNS},
+                }
                 for agent, of in by_agent.items()
             ]
+        summary["failures"] = log.failures_by(lambda one: f"{one.conversation}/{one.turn}")
         write_json(directory / "summary.json", summary)
-        table = markdown_table(rows, ["scenario", "documents", "agent", *SHOWN_COLUMNS])
+        table = markdown_table(rows, ["scenario", "documents", "agent", *SHOWN_COLUMNS, *ERRORS])
         print(f"{table}\n{len(turns)} turns -> {directory / 'summary.json'}")
         return summary
 
@@ -373,5 +432,6 @@ def _measured(
         "precision": precision,
         "recall": recall,
         "remarks": len(turn.holding),
+        "holding": tuple(i + 1 for i in turn.holding),
         "place": places[0] if places else 0,
     }

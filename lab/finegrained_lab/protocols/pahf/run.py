@@ -10,12 +10,13 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from finegrained_lab.figures import Lines, draw_lines
-from finegrained_lab.protocols.answers import check_kept_answers, with_kept_answers
+from finegrained_lab.protocols.answers import KeptModel, check_kept_answers, user_with_kept_answers
+from finegrained_lab.protocols.forecast import Asks, Forecast
 from finegrained_lab.protocols.pahf.measures import LEARNING, SceneRound, phase_figures, setting_figures, without_agent
 from finegrained_lab.protocols.pahf.scenes import Scene, read_scenes
 from finegrained_lab.protocols.pahf.users import AdvisingUser
@@ -23,11 +24,12 @@ from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_jsonl, sha256_of, write_json
+from finegrained_rlhf.core.generation.asking import TRIES
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least, at_most
-from finegrained_rlhf.personalization.learners.base import UNLEARNT
+from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
 from finegrained_rlhf.personalization.retrieval import ContextEncoder, ExactIndex, FaissIndex, NoteIndex
 from finegrained_rlhf.personalization.store.memory import UserMemory
@@ -105,6 +107,26 @@ def _with_errors(places: list[float], means: list[float], errors: list[float]) -
 SHOWN_FIGURES = ("success1", "acpe1", "success2", "success3", "acpe3", "success4", "frequency1", "frequency3")
 
 
+def pahf_asks(setting: str, learning: int, tests: int) -> list[Asks]:
+    """What an agent asks its language model for.
+
+    Args:
+        setting: of feedback.
+        learning: scenes of phases in which it learns, all iterations together.
+        tests: scenes of the others.
+    """
+    before, after = setting in ("pre", "both"), setting in ("post", "both")
+    cues, remarks = before or after, learning * (before + after)
+    actions = learning * (1 + cues + before) + tests * (1 + cues)  # cues, whether to ask, and the choice
+    return [Asks("actions", actions), Asks("notes", 3 * remarks, TRIES * LEARN_TRIES)]
+
+
+def user_asks(setting: str, learning: int) -> list[Asks]:
+    """What a user's language model is asked for; arguments as for `pahf_asks`."""
+    before, after = setting in ("pre", "both"), setting in ("post", "both")
+    return [Asks("answers", learning * before), Asks("corrections", learning * after)]
+
+
 @dataclass(frozen=True)
 class RunPahf(Settings):
     """Run the settings of PAHF through four phases (learn, test, learn what has changed, test).
@@ -128,8 +150,9 @@ class RunPahf(Settings):
         encoder: of notes and scenes; None is words.
         index: how the nearest notes are found: `exact`, or `faiss`, which must be installed; both find the same.
         task: of the agent, in a sentence for the language model.
-        answers: SQLite file of the agent's kept answers, so that a run that is killed goes on without asking again; for
-            a language model with an `identity`, such as an endpoint. None keeps none.
+        answers: SQLite file of the agent's kept answers, so that a run that is killed goes on without asking again; a
+            user's lie beside it (`FILE.user.sqlite`). For language models with an `identity`, such as endpoints. None
+            keeps none.
         failures: the share of the latest 500 rounds that may go unanswered; more, and more than chance allows, end the
             run.
         plots: draw `curves.svg`; needs matplotlib.
@@ -172,8 +195,9 @@ class RunPahf(Settings):
         Returns:
             What `summary.json` has: `settings`, each with `odd`, the agent's replies that could not be used,
             `unanswered`, the rounds without one, and `not_learnt`, the remarks that were never learnt from; `baselines`
-            by phase, `scenes` and `left_out` by phase, and `unchanged_in_tests`: whether every memory's files were,
-            byte by byte, the same after a test as before.
+            by phase, `scenes` and `left_out` by phase, `unchanged_in_tests`: whether every memory's files were,
+            byte by byte, the same after a test as before; and
+            `failures` by phase and scene, over all settings and iterations.
 
         Raises:
             FailureBudgetError: too many rounds are unanswered.
@@ -185,12 +209,13 @@ class RunPahf(Settings):
         INDEXES[self.index]()
         files = [read_scenes(path) for path in self.phases]
         scenes = {phase: file.scenes for phase, file in enumerate(files, start=1)}
-        llm = with_kept_answers(self.llm, self.answers)
-        directory = Path(self.output_dir)
+        agent, (user, player) = KeptModel(self.llm, self.answers), user_with_kept_answers(self.user, self.answers)
+        run, directory = replace(self, user=user), Path(self.output_dir)
+        forecast = self._forecast(agent, player, {phase: len(own) for phase, own in scenes.items()})
         settings, unchanged = {}, True
-        with RoundLog[SceneRound](directory / "rounds.jsonl", self.failures) as log:
+        with RoundLog[SceneRound](directory / "rounds.jsonl", self.failures, forecast) as log:
             for setting in self.feedback:
-                settings[setting], kept = self._play(setting, llm, scenes, log)
+                settings[setting], kept = run._play(setting, agent.asked, scenes, log)
                 unchanged = unchanged and kept
         summary = {
             "settings": settings,
@@ -198,6 +223,7 @@ class RunPahf(Settings):
             "scenes": {f"phase{phase}": len(own) for phase, own in scenes.items()},
             "left_out": {f"phase{phase}": file.left_out for phase, file in enumerate(files, start=1)},
             "unchanged_in_tests": unchanged,
+            "failures": log.failures_by(lambda one: f"{one.phase}/{one.scene}"),
         }
         if self.plots:
             draw_phase_curves(directory / "rounds.jsonl", directory / "curves.svg")
@@ -206,6 +232,15 @@ class RunPahf(Settings):
         table = markdown_table(rows, ["agent", *SHOWN_FIGURES, "odd", "unanswered", "not_learnt"])
         print(f"{table}\n{len(log.rounds)} rounds -> {directory / 'summary.json'}")
         return summary
+
+    def _forecast(self, agent: KeptModel, user: KeptModel | None, scenes: Mapping[int, int]) -> Forecast:
+        learning = self.iterations * sum(scenes[phase] for phase in LEARNING)
+        tests = sum(count for phase, count in scenes.items() if phase not in LEARNING)
+        asks = [one for setting in self.feedback for one in pahf_asks(setting, learning, tests)]
+        models: dict[str, tuple[KeptModel, Sequence[Asks]]] = {"the agent": (agent, asks)}
+        if user is not None:
+            models["the user"] = user, [one for setting in self.feedback for one in user_asks(setting, learning)]
+        return Forecast(f"{learning + tests} scenes in each of {len(self.feedback)} settings", models)
 
     def _play(
         self, setting: str, llm: TextGenerator, scenes: dict[int, tuple[Scene, ...]], log: RoundLog[SceneRound]

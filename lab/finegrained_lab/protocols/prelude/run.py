@@ -9,12 +9,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from finegrained_lab.protocols.answers import check_kept_answers, with_kept_answers
+from finegrained_lab.protocols.answers import KeptModel, check_kept_answers, user_with_kept_answers
+from finegrained_lab.protocols.forecast import Asks, Forecast
 from finegrained_lab.protocols.prelude.curves import draw_cost_curves
 from finegrained_lab.protocols.prelude.inputs.contexts import SourcedContext, read_contexts, read_preferences
 from finegrained_lab.protocols.prelude.measures import (
@@ -29,11 +30,12 @@ from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.generation.asking import TRIES
 from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.core.markers import InputFile, OutputDirectory, OutputFile, at_least
-from finegrained_rlhf.personalization.learners.base import TASK, UNLEARNT, Draft, Learner
+from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, TASK, UNLEARNT, Draft, Learner
 from finegrained_rlhf.personalization.learners.prelude import AGENTS, AgentSettings, check_agent, make_agent
 from finegrained_rlhf.personalization.retrieval import ContextEncoder
 from finegrained_rlhf.personalization.span_feedback import EditCost, Tokenise, edit_cost
@@ -80,6 +82,28 @@ SHOWN = ("cost", "normalised", "untouched", "preference_accuracy", "retrieval_ac
 COUNTS = ("odd", "unanswered", "not_learnt")
 
 
+def prelude_asks(name: str, rounds: int, explore_rounds: int) -> list[Asks]:
+    """What an agent of that name asks its language model for in T rounds.
+
+    Args:
+        name: of the agent.
+        rounds: T.
+        explore_rounds: T_e of explore-then-exploit.
+    """
+    kind, _, k = name.rpartition("_")
+    without_examples = kind in ("icl_edit", "cot_edit")  # where nothing can be written after them
+    asks, learnt = [Asks("drafts", rounds, TRIES * (1 + without_examples))], TRIES * LEARN_TRIES
+    if name == "explore_then_exploit":
+        full = max(0, rounds - explore_rounds + 1)  # edits with which there are T_e
+        asks.append(Asks("preferences", min(1, full), learnt * full))
+    elif name == "continual":
+        asks.append(Asks("preferences", rounds - 1))
+    elif kind == "cipher":
+        asks.append(Asks("preferences", rounds, learnt))
+        asks.append(Asks("preferences", max(0, rounds - 2) if int(k) > 1 else 0))
+    return asks
+
+
 @dataclass(frozen=True)
 class RunPrelude(Settings):
     """Run agents on the rounds of a file and say what the user's edits cost.
@@ -105,8 +129,9 @@ class RunPrelude(Settings):
         similarity: of preferences, for the accuracy; None is the words that they share.
         cost_tokens: what edits are counted in: words | nltk | tiktoken.
         task: what is to be written, in a sentence for the language model.
-        answers: SQLite file of kept answers, so that a run that is killed goes on without asking again; for a language
-            model with an `identity`, such as an endpoint. None keeps none.
+        answers: SQLite file of the agents' kept answers, so that a run that is killed goes on without asking again; a
+            user's lie beside it (`FILE.user.sqlite`). For language models with an `identity`, such as endpoints. None
+            keeps none.
         failures: the share of the latest 500 rounds that may go unanswered; more, and more than chance allows, end the
             run.
         plots: draw `curves.svg`; needs matplotlib.
@@ -166,17 +191,27 @@ class RunPrelude(Settings):
             raise DataError("expected texts that are used once: a text has one preference", file=self.contexts)
         if self.similarity is not None:
             self.similarity("short", "short")  # what it needs is missed before anybody is asked
-        llm = with_kept_answers(self.llm, self.answers)
-        directory = Path(self.output_dir)
-        with RoundLog[Round](directory / "rounds.jsonl", self.failures) as log:
-            by_agent = {name: self._play(name, llm, contexts, true, log) for name in self.agents}
+        agent, (user, players) = KeptModel(self.llm, self.answers), user_with_kept_answers(self.user, self.answers)
+        run, directory = replace(self, user=user), Path(self.output_dir)
+        forecast = self._forecast(agent, players, len(contexts))
+        with RoundLog[Round](directory / "rounds.jsonl", self.failures, forecast) as log:
+            by_agent = {name: run._play(name, agent.asked, contexts, true, log) for name in self.agents}
         if self.plots:
             draw_cost_curves(directory / "rounds.jsonl", directory / "curves.svg")
-        write_json(directory / "summary.json", {"agents": by_agent})
+        failures = log.failures_by(lambda one: one.context)
+        write_json(directory / "summary.json", {"agents": by_agent, "failures": failures})
         rows = [{"agent": name, **figures} for name, figures in by_agent.items()]
         table = markdown_table(rows, ["agent", *SHOWN, *COUNTS])
         print(f"{table}\n{len(contexts)} rounds -> {directory / 'summary.json'}")
         return by_agent
+
+    def _forecast(self, agent: KeptModel, user: KeptModel | None, rounds: int) -> Forecast:
+        asks = [one for name in self.agents for one in prelude_asks(name, rounds, self.explore_rounds)]
+        models: dict[str, tuple[KeptModel, Sequence[Asks]]] = {"the agents": (agent, asks)}
+        if user is not None:
+            played, tries = rounds * len(self.agents), getattr(self.user, "tries", TRIES)
+            models["the user"] = user, [Asks("drafts judged", played, tries), Asks("edits", played, tries)]
+        return Forecast(f"{rounds} rounds of each of {len(self.agents)} agents", models)
 
     def _play(
         self,

@@ -42,6 +42,11 @@ def test_the_table(tmp_path: Path) -> None:
     by_turn = mixed["10"]["icl"]["by_turn"]
     mean = sum(by_turn["precision"][:5] + by_turn["recall"][:5]) / 10
     assert windowed_curve(tmp_path / "seed_2", "mixed", "icl") == {"5": pytest.approx(mean)}
+    other = mixed["10"]["icl"]["errors_by_turn"]["other"]
+    errors = next(row for row in result["errors"] if row["system"] == "icl")
+    assert (
+        errors["turns"] == "1 to 6" and errors["other"] == pytest.approx(sum(other) / 6) and "## Errors by turn" in page
+    )
     assert "Of the 15 pairs of agents" in page and "scratchpad (0.39, 0.65)" in page and "dials of ours" in page
     write_json(tmp_path / "seed_2/run/summary.json", {"figures": {"mixed": {"3": {}}}})
     with pytest.raises(DataError, match="no_feedback"):
