@@ -100,5 +100,10 @@ def test_the_papers_experiment_on_files(made: Path, tmp_path: Path) -> None:
     run("run_experiment", "pipeline=inscit/paper", f"output_dir={tmp_path}/out", *words)
     found = read_json(tmp_path / "out/paper.json")
     assert {row["system"] for row in found["rows"]} == set(InscitTable.systems)
-    assert [row["retriever"] for row in found["retrieval"]] == list(InscitTable.retrievers)
-    assert (tmp_path / "out/paper.md").is_file()
+    assert [(row["split"], row["retriever"]) for row in found["retrieval"]] == [
+        (split, name) for split in ("test", "dev") for name in InscitTable.retrievers
+    ]
+    assert [row["system"] for row in found["dev"]] == list(InscitTable.systems)
+    page = (tmp_path / "out/paper.md").read_text()
+    of_dev = read_json(tmp_path / "out/scores/dev_last_turn.json")
+    assert f"{of_dev['pi_f1']:.3g} (10.5)" in page and "(79.8)" in page and "(44.3)" in page
