@@ -57,6 +57,18 @@ def test_a_hand_example(tmp_path: Path) -> None:
     assert pool == pytest.approx(np.array([[0, lake_b, deep_a + lake_a], [0, 0, 0]]), abs=1e-6)
 
 
+def test_many_passages_name_lucene_and_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From one passage more than `MANY` on."""
+    monkeypatch.setattr(sharded, "MANY", 2)
+    index(tmp_path / "two", {"a": "lake", "b": "hill"})
+    assert "Lucene" not in caplog.text
+    index(tmp_path / "three", {"a": "lake", "b": "hill", "c": "mud"})
+    assert "3 passages" in caplog.text and "Lucene (retriever=pyserini)" in caplog.text
+    assert "a server (retriever=opensearch)" in caplog.text
+
+
 @pytest.mark.parametrize("backend", ["numpy", "scipy"])
 def test_scores_are_those_of_bm25s(toy: tuple[Bm25Index, dict[str, str]], backend: str) -> None:
     """bm25s counts, weighs and inverts the corpus itself, through its Python loops."""

@@ -15,10 +15,12 @@ from dense_toy import passage_texts, save_encoder, write_corpus
 from transformers import AutoModel, AutoTokenizer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.retrieval.corpus import Place
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig, pooled
 from finegrained_rlhf.retrieval.dense.encoder import SentenceEncoder
-from finegrained_rlhf.retrieval.dense.nearest import IvfPqConfig
+from finegrained_rlhf.retrieval.dense.nearest import CompressedSearch, IvfPqConfig, build_ivf_pq, enough_probes
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig, DenseRetriever, dot_products
+from finegrained_rlhf.retrieval.dense.vectors import VectorStore, save_shard
 from finegrained_rlhf.retrieval.record import RecordedConfig, config_of
 
 TEXTS = passage_texts(60)
@@ -198,6 +200,35 @@ def test_ivf_pq_with_every_list_is_exact(plain: Path, corpus: str, built: Path, 
     for hits, scores in zip(rough.search(QUERIES, 4), exact.score_pool(QUERIES, IDS), strict=True):
         assert 1 <= len(hits) <= 4
         assert [hit.score for hit in hits] == [scores[IDS.index(hit.id)] for hit in hits]
+
+
+def test_probes_are_doubled_until_they_find_enough(tmp_path: Path) -> None:
+    """Shares by numpy's own products: the chosen number meets the goal, half of it does not."""
+    vectors = np.random.default_rng(0).normal(size=(800, 16)).astype(np.float32)
+    save_shard(tmp_path, 0, vectors, [str(i) for i in range(800)], Place())
+    store, pq = VectorStore(tmp_path, 1, 16), IvfPqConfig(lists=16, codes=8, bits=4, refine=20, goal=0.8)
+    path = tmp_path / "index.faiss"
+    build_ivf_pq(store, pq, path, False)
+    queries = vectors[:50] + 0.5
+    best = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
+
+    def share(probes: int) -> float:
+        found = CompressedSearch(store, path, probes, pq.refine).candidates(queries, 10)[1]
+        return sum(len(set(a) & set(b)) for a, b in zip(best.tolist(), found.tolist(), strict=True)) / 500
+
+    probes, found = enough_probes(store, path, pq, queries, k=10)
+    assert probes in (2, 4, 8) and found == pytest.approx(share(probes)) and share(probes // 2) < 0.8 <= found
+    assert enough_probes(store, path, replace(pq, goal=1.0, refine=1), queries, k=10)[0] == 16  # codes lose the rest
+
+
+def test_a_build_with_a_goal_remembers_its_probes(plain: Path, corpus: str, built: Path, tmp_path: Path) -> None:
+    built = Path(shutil.copytree(built, tmp_path / "index"))
+    for goal, probes in ((0.95, 4), (0.01, 1)):  # of 60 passages, all of them are the best 100
+        pq = IvfPqConfig(lists=4, probes=2, codes=8, bits=4, refine=15, goal=goal)
+        config = settings(plain, index="ivf_pq", ivf_pq=pq)
+        config.build(corpus, built)
+        assert config_of(built).ivf_pq == replace(pq, probes=probes)
+        assert config.open(built)._search._index.nprobe == probes  # who names the goal takes them too
 
 
 def test_ivf_pq_that_does_not_fit(plain: Path, corpus: str, built: Path) -> None:

@@ -9,7 +9,7 @@ most of its other words do, which sees no negation and no paraphrase.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,18 @@ def citation_counts(sentences: Sequence[tuple[str, Sequence[str]]]) -> CitationC
     return CitationCounts(len(sentences), recalled, sum(len(cited) for _, cited in sentences), precise)
 
 
+def citation_measures(counts: Iterable[CitationCounts]) -> dict[str, Any]:
+    """Counts of answers added up: `sentences`, `citations`, and `recall` and `precision` (None of nothing)."""
+    made = list(counts)
+    sentences, citations = sum(one.sentences for one in made), sum(one.citations for one in made)
+    return {
+        "sentences": sentences,
+        "citations": citations,
+        "recall": sum(one.recalled for one in made) / sentences if sentences else None,
+        "precision": sum(one.precise for one in made) / citations if citations else None,
+    }
+
+
 @dataclass(frozen=True)
 class GoldQuestion:
     """A question whose answer is known.
@@ -128,26 +140,28 @@ def measured(questions: Sequence[GoldQuestion], answers: Sequence[DocumentAnswer
         over all answers `citation_recall` and `citation_precision` (None where there is nothing to count).
     """
     pairs = list(zip(questions, answers, strict=True))
-    counts = [
+    cited = citation_measures(
         citation_counts([(s.text, [_whole(a.citations[n]) for n in s.citations]) for s in a.sentences])
         for a in answers
         if a.type == "answer"
-    ]
-    sums = {
-        name: sum(getattr(one, name) for one in counts) for name in ("sentences", "recalled", "citations", "precise")
-    }
+    )
     return {
         "answerable": sum(q.fact is not None for q in questions),
         "held": sum(q.fact is not None and a.type == "answer" and q.held(a.citations) for q, a in pairs),
         "not_there": sum(q.fact is None for q in questions),
         "refused": sum(q.fact is None and a.type == "not in these documents" for q, a in pairs),
-        "citation_recall": sums["recalled"] / sums["sentences"] if sums["sentences"] else None,
-        "citation_precision": sums["precise"] / sums["citations"] if sums["citations"] else None,
+        "citation_recall": cited["recall"],
+        "citation_precision": cited["precision"],
     }
 
 
+def with_titles(text: str, titles: Sequence[str]) -> str:
+    """A cited text as it is counted, its titles before it."""
+    return f"{': '.join(titles)}: {text}"
+
+
 def _whole(citation: Citation) -> str:
-    return f"{': '.join(citation.titles)}: {citation.text}"
+    return with_titles(citation.text, citation.titles)
 
 
 def best_threshold(scores: Sequence[tuple[float, bool | None]]) -> tuple[float, float]:

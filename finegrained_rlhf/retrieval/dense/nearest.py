@@ -7,6 +7,7 @@ imported where it is used.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from numpy.typing import NDArray
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import atomic_path
-from finegrained_rlhf.core.markers import at_least, at_most
+from finegrained_rlhf.core.markers import above, at_least, at_most
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore
 from finegrained_rlhf.runtime.console import ProgressBar
 
+logger = logging.getLogger(__name__)
 _CODEBOOK_POINTS = 256 * 256  # that FAISS takes at most for a codebook of eight bits
 
 
@@ -201,6 +203,8 @@ class IvfPqConfig(Settings):
         bits: a code; 8 fits one byte.
         train: passages a list that the clusters are learnt from, taken evenly from the corpus.
         refine: so many times k candidates are scored with their exact vectors, which gives the final order.
+        goal: share of flat search's best 100 for which a build chooses `probes`, doubled from 1 until passages that are
+            asked as queries get it; null keeps `probes`. A search by the record, or with a goal, takes what it chose.
     """
 
     lists: Annotated[int | None, at_least(1)] = None
@@ -209,6 +213,7 @@ class IvfPqConfig(Settings):
     bits: Annotated[int, at_least(4), at_most(12)] = 8
     train: Annotated[int, at_least(1)] = 64
     refine: Annotated[int, at_least(1)] = 4
+    goal: Annotated[float | None, above(0), at_most(1)] = None
 
     def lists_of(self, passages: int) -> int:
         """The number of clusters of so many passages."""
@@ -250,3 +255,31 @@ def build_ivf_pq(store: VectorStore, config: IvfPqConfig, path: Path, progress: 
     """
     config.check(store)
     build_compressed(store, config.factory_of(len(store)), config.train, path, progress)
+
+
+def enough_probes(
+    store: VectorStore, path: Path, config: IvfPqConfig, queries: NDArray[np.float32], k: int = 100
+) -> tuple[int, float]:
+    """How many clusters a query must look into.
+
+    Args:
+        store: of the vectors.
+        path: of their IVF-PQ index.
+        config: with a goal.
+        queries: fp32 [Q, dimension].
+        k: passages a query.
+
+    Returns:
+        The first of 1, 2, 4, … probes with which the goal is met, or all clusters, and the share that they find.
+    """
+    k, lists = min(k, len(store)), config.lists_of(len(store))
+    best, probes = FlatSearch(store).candidates(queries, k)[1], 1
+    while True:
+        found = CompressedSearch(store, path, probes, config.refine).candidates(queries, k)[1]
+        share = float(
+            np.mean([np.isin(of_best, of_found).mean() for of_best, of_found in zip(best, found, strict=True)])
+        )
+        if share >= (config.goal or 0.0) or probes >= lists:
+            logger.info("%s: %d probes find %.3f of the best %d", path, probes, share, k)
+            return probes, share
+        probes = min(2 * probes, lists)

@@ -27,16 +27,18 @@ from finegrained_rlhf.retrieval.dense.nearest import (
     Nearest,
     build_compressed,
     build_ivf_pq,
+    enough_probes,
     factory_file,
     factory_index,
 )
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, encode_corpus
 from finegrained_rlhf.retrieval.dense.workers import EncoderProcesses
 from finegrained_rlhf.retrieval.protocol import Hit
-from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
+from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, config_of, known_scan, open_record
 
 _KIND = "dense"
 _MARGIN = 8  # candidates beyond k, so that ties at the end are seen
+_ASKED = 200  # passages that are queries where probes are measured
 _NOISE = 1e-5  # of the product of the lengths; two ways of summing in fp32 differ by less
 
 
@@ -100,8 +102,13 @@ class DenseConfig(Settings):
                 build_ivf_pq(store, self.ivf_pq, path, self.progress)
             else:
                 build_compressed(store, self.factory, self.ivf_pq.train, path, self.progress)
+        chosen = self
+        if path is not None and self.ivf_pq.goal is not None and self.factory is None:
+            asked = store.gather(np.linspace(0, len(store) - 1, min(_ASKED, len(store))).astype(np.int64))
+            probes, _ = enough_probes(store, path, self.ivf_pq, asked)
+            chosen = replace(self, ivf_pq=replace(self.ivf_pq, probes=probes))
         finished = open_record(directory, _KIND, record.settings)
-        replace(finished, config=asdict(self)).write(directory)  # how it is opened follows the latest build
+        replace(finished, config=asdict(chosen)).write(directory)  # how it is opened follows the latest build
 
     def open(self, directory: Path) -> DenseRetriever:
         """The retriever over an index that was built with these settings.
@@ -117,7 +124,9 @@ class DenseConfig(Settings):
         if (path := self._compressed(directory, len(store))) is None:
             search = FlatSearch(store)
         else:
-            search = CompressedSearch(store, path, self.ivf_pq.probes, self.ivf_pq.refine)
+            built = config_of(directory) if self.ivf_pq.goal is not None else self
+            chosen = built.ivf_pq if isinstance(built, DenseConfig) else self.ivf_pq
+            search = CompressedSearch(store, path, chosen.probes, self.ivf_pq.refine)
         return DenseRetriever(encoder, store, search, self.query_batch)
 
     def _encode(self, texts: Corpus, encoder: TextEncoder, directory: Path, passages: int) -> int:

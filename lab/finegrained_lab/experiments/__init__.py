@@ -2,4 +2,4 @@
 
 from finegrained_rlhf.core.exports import lazy_exports
 
-__getattr__, __dir__ = lazy_exports(__name__, {"Forecast": "forecast"})
+__getattr__, __dir__ = lazy_exports(__name__, {"Forecast": "forecast", "ForecastCorpus": "corpus_forecast"})

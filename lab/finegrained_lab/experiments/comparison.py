@@ -224,3 +224,26 @@ def spread_table(
         for key, columns_of in summary.items()
     ]
     return markdown_table(rows, [name, *columns])
+
+
+def printed(columns: Sequence[str], lines: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Lines of a printed table, by system, as numbers of these columns."""
+    return {system: dict(zip(columns, map(float, line.split()), strict=True)) for system, line in lines.items()}
+
+
+def beside_printed(title: str, numbers: Mapping[str, Mapping[str, float]], rows: Sequence[Row]) -> str:
+    """A table of means over seeds, with printed numbers beside them in parentheses.
+
+    Args:
+        title: of the table.
+        numbers: that are printed, by system and column.
+        rows: ours; a number that they lack is a dash.
+    """
+    lines = []
+    for system, columns in numbers.items():
+        line = {"system": system}
+        for column, number in columns.items():
+            found = [row[column] for row in rows if row["system"] == system and column in row]
+            line[column] = f"{statistics.fmean(found):.3g} ({number:g})" if found else f"– ({number:g})"
+        lines.append(line)
+    return f"## {title}\n\nIn parentheses what the thesis prints.\n\n{markdown_table(lines, [*lines[0]])}"

@@ -23,6 +23,7 @@ from finegrained_lab.published.inscit.predictions import (
     last_turn,
     most_frequent,
     passage_f1,
+    read_cited,
     read_predictions,
     read_retrieved,
     response_f1,
@@ -178,6 +179,64 @@ def test_other_predictions_are_refused(
     write_json(tmp_path / "said.json", rows)
     with pytest.raises(DataError, match=problem):
         read_predictions(tmp_path / "said.json", turns)
+
+
+RYE, DOGS = "The mill grinds rye.", "Dogs travel for free."
+
+
+def write_cited(file: Path, path: Path) -> list[Any]:
+    """Two supported sentences of three; of their four citations one is beside the point and one supports nothing."""
+    turns = turns_of(read_inscit(file).conversations)
+    write_predictions(path, turns, last_turn(turns))
+    rows = read_json(path)
+    for row in rows:
+        row["output"] |= {"evidence": [], "sentences": []}
+    texts = [
+        {"passage_id": "a", "passage_text": RYE, "passage_titles": ["Mill"]},
+        {"passage_id": "b", "passage_text": DOGS},
+    ]
+    said = [{"text": RYE, "citations": [0, 1]}, {"text": DOGS, "citations": [0]}]
+    rows[0]["output"] |= {"evidence": texts, "sentences": said}
+    rows[2]["output"] |= {"evidence": texts[1:], "sentences": [{"text": DOGS, "citations": [0]}]}
+    write_json(path, rows)
+    return list(rows)
+
+
+def test_citations_by_hand(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cited(file, tmp_path / "said.json")
+    found = EvaluateInscit(data=str(file), predictions=str(tmp_path / "said.json"), citations=True, draws=0).run()
+    assert found["citations"] == {
+        "sentences": 3,
+        "citations": 4,
+        "recall": pytest.approx(200 / 3),
+        "precision": 50.0,
+        "judged_by": "a check without a model, no NLI",
+    }
+    assert "no NLI" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="citations: a baseline cites nothing"):
+        EvaluateInscit(data=str(file), baseline="last_turn", citations=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda one: one.pop("sentences"), "record 0, field output.sentences: missing field"),
+        (lambda one: one["evidence"][1].pop("passage_text"), r"field output.evidence\[1\].passage_text: missing field"),
+        (lambda one: one["evidence"][0].update(passage_titles="x"), r"evidence\[0\].passage_titles: expected a list"),
+        (lambda one: one["sentences"][1].update(text=" "), r"field output.sentences\[1\].text: "),
+        (
+            lambda one: one["sentences"][0].update(citations=[0, 2]),
+            r"sentences\[0\].citations: expected numbers of the 2",
+        ),
+        (lambda one: one["sentences"][0].update(citations=["a"]), "expected a whole number of 0 or more, got 'a'"),
+    ],
+)
+def test_citations_that_cannot_be(file: Path, tmp_path: Path, change: Callable[[Any], object], problem: str) -> None:
+    rows = write_cited(file, tmp_path / "said.json")
+    change(rows[0]["output"])
+    write_json(tmp_path / "said.json", rows)
+    with pytest.raises(DataError, match=problem):
+        read_cited(tmp_path / "said.json")
 
 
 def test_settings_that_cannot_be() -> None:

@@ -13,8 +13,8 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 pytestmark = [pytest.mark.scripts, pytest.mark.slow]
 
 
-def run(script: str, *words: str) -> str:
-    done = run_script(script, *words)
+def run(script: str, *words: str, timeout: float = 400.0) -> str:
+    done = run_script(script, *words, timeout=timeout)
     assert done.returncode == 0, done.stderr[-3000:]
     return str(done.stdout)
 
@@ -97,8 +97,13 @@ def test_the_papers_experiment_on_files(made: Path, tmp_path: Path) -> None:
         "threads=1",
     )
     words = [f"settings.{word}" for word in (*files, *steps)]
-    run("run_experiment", "pipeline=inscit/paper", f"output_dir={tmp_path}/out", *words)
+    run("run_experiment", "pipeline=inscit/paper", f"output_dir={tmp_path}/out", *words, timeout=1200.0)
     found = read_json(tmp_path / "out/paper.json")
     assert {row["system"] for row in found["rows"]} == set(InscitTable.systems)
-    assert [row["retriever"] for row in found["retrieval"]] == list(InscitTable.retrievers)
-    assert (tmp_path / "out/paper.md").is_file()
+    assert [(row["split"], row["retriever"]) for row in found["retrieval"]] == [
+        (split, name) for split in ("test", "dev") for name in InscitTable.retrievers
+    ]
+    assert [row["system"] for row in found["dev"]] == list(InscitTable.systems)
+    page = (tmp_path / "out/paper.md").read_text()
+    of_dev = read_json(tmp_path / "out/seed_0/scores/dev_last_turn.json")
+    assert f"{of_dev['pi_f1']:.3g} (10.5)" in page and "(79.8)" in page and "(44.3)" in page

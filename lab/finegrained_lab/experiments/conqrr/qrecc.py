@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
-from finegrained_lab.experiments.comparison import Claim
+from finegrained_lab.experiments.comparison import Claim, beside_printed, printed
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.text.tables import markdown_table
 
 METRICS = {"mrr": "mrr", "r10": "hit_rate@10", "r100": "hit_rate@100"}
 SOURCES, TOPICS = ("quac", "nq", "trec"), ("concentrated", "shifted")
@@ -26,17 +24,8 @@ BY_SOURCE = tuple(f"{of}{name}" for of in ("", *(f"{source}_" for source in SOUR
 BY_TOPIC = tuple(f"{topic}_{name}" for topic in TOPICS for name in METRICS)
 
 
-def _numbers(columns: tuple[str, ...], text: str) -> dict[str, float]:
-    """A line of the thesis as numbers of these columns."""
-    return dict(zip(columns, map(float, text.split()), strict=True))
-
-
-def _printed(columns: tuple[str, ...], lines: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    return {system: _numbers(columns, line) for system, line in lines.items()}
-
-
 PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
-    "table 4.1": _printed(
+    "table 4.1": printed(
         BY_SOURCE,
         {
             "bm25_t5qr": "0.328 52.5 84.7 0.33 52.7 85.0 0.345 54.2 83.9 0.230 44.5 82.3",
@@ -49,7 +38,7 @@ PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
             "de_rewrite": "0.422 64.8 84.0 0.409 64.5 84.1 0.483 65.8 83.2 0.411 66.0 86.5",
         },
     ),
-    "table 4.2, original form": _printed(
+    "table 4.2, original form": printed(
         tuple(f"original_{name}" for name in METRICS),
         {
             "bm25_t5qr": "0.164 26.2 42.3",
@@ -58,7 +47,7 @@ PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
             "bm25_rewrite": "0.199 32.8 49.4",
         },
     ),
-    "table 4.3": _printed(
+    "table 4.3": printed(
         BY_TOPIC,
         {
             "bm25_context": "0.620 81.4 94.9 0.154 39.1 68.6",
@@ -73,7 +62,7 @@ PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
             "de_rewrite": "0.424 65.5 84.5 0.397 61.0 79.8",
         },
     ),
-    "table 4.4": _printed(
+    "table 4.4": printed(
         WORDS,
         {
             "bm25_t5qr": "10.9 35.8 8.9 40.4 8.2 37.8",
@@ -84,7 +73,7 @@ PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
             "bm25_rewrite": "12.1 37.2 9.3 43.0 8.4 41.7",
         },
     ),
-    "table 4.9": _printed(
+    "table 4.9": printed(
         BY_TOPIC,
         {
             "tuned_context": "0.643 87.7 96.9 0.312 56.2 81.9",
@@ -100,8 +89,8 @@ SYSTEMS = (*(f"{of}_{query}" for of in (SPARSE, DENSE) for query in QUERIES), *P
 
 def _claim(text: str, table: str, column: str, left: str, right: str) -> Claim:
     """That the left query has more than the right one, with the numbers that the table prints."""
-    printed = PUBLISHED[table]
-    return Claim(text, table, column, left, ">", right, (printed[left][column], printed[right][column]))
+    numbers = PUBLISHED[table]
+    return Claim(text, table, column, left, ">", right, (numbers[left][column], numbers[right][column]))
 
 
 @dataclass(frozen=True)
@@ -165,18 +154,9 @@ class QreccTable(ComparedTable):
 
     def body(self, result: Mapping[str, Any]) -> str:
         """The thesis's tables with its numbers beside, then what every table has."""
-        parts = []
-        for table, printed in PUBLISHED.items():
-            lines = []
-            for system, numbers in printed.items():
-                line = {"query": system}
-                for column, number in numbers.items():
-                    found = [row[column] for row in result["rows"] if row["system"] == system and column in row]
-                    line[column] = f"{fmean(found):.3g} ({number:g})" if found else f"– ({number:g})"
-                lines.append(line)
-            parts.append(f"## {table[0].upper()}{table[1:]}\n\nIn parentheses what the thesis prints.\n")
-            parts.append(markdown_table(lines, [*lines[0]]))
-        return "\n".join([*parts, super().body(result)])
+        rows = result["rows"]
+        tables = [beside_printed(f"{name[0].upper()}{name[1:]}", PUBLISHED[name], rows) for name in PUBLISHED]
+        return "\n".join([*tables, super().body(result)])
 
 
 def _scores(path: Path, query: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
-from finegrained_lab.experiments.comparison import Claim, compared_page
+from finegrained_lab.experiments.comparison import Claim, beside_printed, compared_page, printed
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.text.tables import cell, markdown_table
 
@@ -24,6 +24,47 @@ TYPED = ("gold_typed_fid", "gold_predicted_type_fid")
 TRUTH = ("consistency", "utility", "coverage", "comprehensiveness", "true")
 SCORES = ("pi_f1", "bleu", "rg_f1")
 
+
+HITS = ("hit_rate@20", "hit_rate@50")
+PUBLISHED: Mapping[str, tuple[str, Mapping[str, Mapping[str, float]]]] = {
+    "Table 5.6": (
+        "dev",
+        printed(
+            SCORES,
+            {
+                LAST_TURN: "10.5 4.2 14.1",
+                FID[0]: "14.1 9.4 22.5",
+                DIALKI[0]: "17.0 13.8 24.8",
+                FID[1]: "17.1 8.8 21.6",
+                DIALKI[1]: "21.5 16.6 26.6",
+            },
+        ),
+    ),
+    "Table 5.7": ("test", printed(SCORES, {FID[1]: "17.5 9.6 22.2", DIALKI[1]: "23.7 16.0 27.8"})),
+    "Table 5.8, dev": (
+        "dev",
+        printed(
+            HITS,
+            {"bm25": "35.3 48.0", "dpr_fine_tuned": "62.5 70.1", "dpr_pretrained": "66.4 76.3", "dpr": "71.1 79.8"},
+        ),
+    ),
+    "Table 5.8, test": (
+        "test",
+        printed(
+            HITS,
+            {"bm25": "35.6 48.1", "dpr_fine_tuned": "51.3 60.8", "dpr_pretrained": "68.4 77.5", "dpr": "69.9 77.5"},
+        ),
+    ),
+    "Table 5.9, dev": (
+        "dev",
+        printed(SCORES[1:], {TYPED[0]: "32.6 48.7", TYPED[1]: "32.6 46.3", GOLD: "32.0 45.3"}),
+    ),
+    "Table 5.9, test": (
+        "test",
+        printed(SCORES[1:], {TYPED[0]: "31.6 47.4", TYPED[1]: "31.7 45.4", GOLD: "30.6 44.3"}),
+    ),
+}
+"""What the thesis prints, by table: of which split, then by system or retriever, in per cent."""
 
 _READERS = (
     "`last_turn` repeats the turn before. `…_fid`: a T5 as fusion-in-decoder reads passages and names its evidence. "
@@ -54,6 +95,8 @@ class InscitTable(ComparedTable):
     systems: ClassVar[tuple[str, ...]] = (LAST_TURN, *FID, *DIALKI, GOLD, *TYPED)
     baseline: ClassVar[str] = LAST_TURN
     columns: ClassVar[tuple[str, ...]] = SCORES
+    splits: ClassVar[tuple[str, ...]] = ("test", "dev")
+    """Of which there are scores; of none, there are those of test alone, whose names do not say it."""
     retrievers: ClassVar[tuple[str, ...]] = ("bm25", "dpr_fine_tuned", "dpr_pretrained", "dpr")
     runs: ClassVar[tuple[str, ...]] = (
         *("dpr_nq", "dpr_topiocqa", "dialki_bm25", "dialki_dpr", "types_model"),
@@ -64,28 +107,39 @@ class InscitTable(ComparedTable):
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """What `finegrained evaluate-inscit` says of a system."""
-        scores = read_json(root / "scores" / f"{system}.json")
-        return {"system": system, "seed": seed, **{name: scores[name] for name in SCORES}}
+        return _scores(root, f"test_{system}" if self.splits else system, system, seed)
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """Rows with their spread, what retrievers and identifiers find, and how well types are told."""
+        """Rows with their spread, dev beside test, what retrievers and identifiers find, how well types are told."""
+        seeds = list(roots.items())
+        found = [(split, name) for split in self.splits or ("",) for name in self.retrievers]
+        of_dev = [
+            _scores(root, f"dev_{name}", name, seed) for name in self.systems for seed, root in seeds if self.splits
+        ]
         return {
             **super().measure(roots),
-            "retrieval": [_retrieval(root, name, seed) for name in self.retrievers for seed, root in roots.items()],
-            "candidates": [_candidates(root, name, seed) for name in ("bm25", "dpr") for seed, root in roots.items()],
-            "types": [_types(root, seed) for seed, root in roots.items()],
+            **({"dev": of_dev} if of_dev else {}),
+            "retrieval": [_retrieval(root, split, name, seed) for split, name in found for seed, root in seeds],
+            "candidates": [_candidates(root, name, seed) for name in ("bm25", "dpr") for seed, root in seeds],
+            "types": [_types(root, seed) for seed, root in seeds],
         }
 
     def body(self, result: Mapping[str, Any]) -> str:
-        """Spread, differences, every run; retrieval, candidates, types."""
+        """Spread, differences, every run; retrieval, candidates, types; the thesis's tables with its numbers beside."""
         parts = [compared_page(result, self.columns, self.baseline).strip()]
         for name, title in (
+            ("dev", "Dev turns, on which thresholds and checkpoints were chosen"),
             ("retrieval", "What retrievers find (table 5.8)"),
             ("candidates", "What bounds an identifier: gold among the candidates"),
             ("types", "Response types (section 5.5)"),
         ):
-            rows = [{key: cell(value) for key, value in row.items()} for row in result[name]]
-            parts.append(f"## {title}\n\n{markdown_table(rows, list(rows[0])).strip()}")
+            rows = [{key: cell(value) for key, value in row.items()} for row in result.get(name, ())]
+            if rows:
+                parts.append(f"## {title}\n\n{markdown_table(rows, list(rows[0])).strip()}")
+        of = {"test": result["rows"], "dev": result.get("dev", ())}
+        for title, (split, numbers) in PUBLISHED.items() if self.splits else ():
+            listed = [{**row, "system": row["retriever"]} for row in result["retrieval"] if row["split"] == split]
+            parts.append(beside_printed(title, numbers, [*of[split], *listed]).strip())
         return "\n\n".join(parts)
 
 
@@ -97,6 +151,7 @@ class InscitWorldTable(InscitTable):
     world: ClassVar[str] = "InscitWorld"
     systems: ClassVar[tuple[str, ...]] = (LAST_TURN, *FID, *DIALKI, SHUFFLED, GOLD, *TYPED)
     columns: ClassVar[tuple[str, ...]] = (*SCORES, *TRUTH)
+    splits: ClassVar[tuple[str, ...]] = ()
     retrievers: ClassVar[tuple[str, ...]] = ("bm25_last_turn", "bm25_first_last", "bm25_context", "bm25", "dpr")
     runs: ClassVar[tuple[str, ...]] = (
         *("dpr", "dialki", "dialki_shuffled", "types_model"),
@@ -122,10 +177,17 @@ class InscitWorldTable(InscitTable):
         return {**super().row(root, system, seed), **{name: truth[name] for name in TRUTH}}
 
 
-def _retrieval(root: Path, name: str, seed: int) -> dict[str, Any]:
-    measures = read_json(root / "retrieval" / f"{name}.json")["retrieval"]
+def _scores(root: Path, name: str, system: str, seed: int) -> dict[str, Any]:
+    scores = read_json(root / "scores" / f"{name}.json")
+    return {"system": system, "seed": seed, **{column: scores[column] for column in SCORES}}
+
+
+def _retrieval(root: Path, split: str, name: str, seed: int) -> dict[str, Any]:
+    file = f"{split}_{name}" if split else name
+    measures = read_json(root / "retrieval" / f"{file}.json")["retrieval"]
     columns: Sequence[str] = ("hit_rate@1", "hit_rate@20", "hit_rate@50", "recall@20", "mrr")
-    return {"retriever": name, "seed": seed, **{column: measures[column] for column in columns}}
+    about = {"retriever": name, **({"split": split} if split else {}), "seed": seed}
+    return {**about, **{column: measures[column] for column in columns}}
 
 
 def _candidates(root: Path, name: str, seed: int) -> dict[str, Any]:

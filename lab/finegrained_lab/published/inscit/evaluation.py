@@ -12,11 +12,13 @@ import numpy as np
 from finegrained_lab.published.inscit.data import INSCIT_DATA, read_known_inscit, turns_of
 from finegrained_lab.published.inscit.predictions import (
     BASELINES,
+    CitedSentences,
     ScoredTurn,
     bleu_counts,
     bleu_of_counts,
     mean_percent,
     most_frequent,
+    read_cited,
     read_predictions,
     read_retrieved,
     responses_bleu,
@@ -28,6 +30,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed
+from finegrained_rlhf.inscit.asking.measures import citation_counts, citation_measures
 from finegrained_rlhf.inscit.conversation import RESPONSE_TYPES
 from finegrained_rlhf.metrics.agreement import bootstrap_interval
 from finegrained_rlhf.text.tables import PrintFormat, cell, markdown_table
@@ -46,6 +49,7 @@ class EvaluateInscit(Settings):
         train: of a baseline, the file whose most frequent response and evidence it gives in a first turn, as the thesis
             does; None says that nothing was found, as the authors' published figure does.
         retrieved: file of ranked passages, for hit rate and recall; None measures none.
+        citations: count what the sentences of predictions cite (`output.sentences`), by a check without a model.
         cutoffs: the k.
         empty: PI-F1 of an empty prediction where a label has no evidence either: 0 as published, or 1.
         draws: samples of the conversations for the 95% intervals; 0 makes none.
@@ -61,6 +65,7 @@ class EvaluateInscit(Settings):
     baseline: str | None = None
     train: InputFile | None = None
     retrieved: InputFile | None = None
+    citations: bool = False
     cutoffs: Sequence[int] = (20, 50)
     empty: int = 0
     draws: int = 1000
@@ -78,6 +83,8 @@ class EvaluateInscit(Settings):
             raise ConfigError(f"baseline: expected one of {', '.join(BASELINES)}, got {self.baseline!r}")
         if self.train is not None and self.baseline is None:
             raise ConfigError("train: only a baseline reads it; predictions have their first turns")
+        if self.citations and self.predictions is None:
+            raise ConfigError("citations: a baseline cites nothing; give predictions=FILE")
         if self.empty not in (0, 1) or self.draws < 0 or any(k < 1 for k in self.cutoffs):
             values = f"{self.empty}, {self.draws} and {list(self.cutoffs)}"
             raise ConfigError(f"expected empty 0 or 1, draws from 0, cutoffs from 1; got {values}")
@@ -100,10 +107,19 @@ class EvaluateInscit(Settings):
         scores = inscit_scores(scored, self.draws, self.seed)
         if self.retrieved is not None:
             scores["retrieval"] = retrieval_scores(turns, read_retrieved(self.retrieved, turns), self.cutoffs)
+        if self.citations:
+            scores["citations"] = citation_scores(read_cited(str(self.predictions)))
         if self.output is not None:
             write_json(self.output, scores)
         print(json.dumps(scores, indent=2) if self.format == "json" else inscit_score_tables(scores))
         return scores
+
+
+def citation_scores(turns: Iterable[CitedSentences]) -> dict[str, Any]:
+    """ALCE's citation recall and precision of all sentences, in percent, and what says what supports what."""
+    found = citation_measures(map(citation_counts, turns))
+    shares = {name: None if found[name] is None else 100 * found[name] for name in ("recall", "precision")}
+    return {**found, **shares, "judged_by": "a check without a model, no NLI"}
 
 
 def inscit_scores(scored: Sequence[ScoredTurn], draws: int = 1000, seed: int = 0) -> dict[str, Any]:
@@ -206,7 +222,7 @@ def inscit_score_tables(scores: Mapping[str, Any]) -> str:
         ]
         if rows:
             parts.append(markdown_table(rows, list(rows[0])))
-    for name in ("retrieval", "response_types"):
+    for name in ("retrieval", "response_types", "citations"):
         if name in scores:
             shown = {key: cell(value) for key, value in scores[name].items() if not isinstance(value, Mapping)}
             parts.append(markdown_table([shown], list(shown)))

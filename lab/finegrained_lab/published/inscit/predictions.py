@@ -18,9 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_lab.published.inscit.data import InscitTurn
-from finegrained_rlhf.core.checks import as_list, as_object, get_field, is_number, require, require_text, text_list
+from finegrained_rlhf.core.checks import (
+    as_index,
+    as_list,
+    as_object,
+    get_field,
+    is_number,
+    require,
+    require_text,
+    text_list,
+)
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.inscit.asking.measures import with_titles
 from finegrained_rlhf.inscit.conversation import NO_INFORMATION, RESPONSE_TYPES
 from finegrained_rlhf.metrics.functions import sacre_bleu
 from finegrained_rlhf.retrieval.protocol import Hit
@@ -100,6 +110,45 @@ def _prediction(
     require(kind is None or kind in RESPONSE_TYPES, f"expected one of {expected}, got {kind!r}", "output.responseType")
     response = require_text(get_field(output, "response", "output."), "output.response", empty=True)
     return key, InscitPrediction(response, tuple(ids), kind)
+
+
+CitedSentences = list[tuple[str, list[str]]]
+"""The sentences of a response, each with the texts that it cites, their titles before them."""
+
+
+def read_cited(path: str | Path) -> list[CitedSentences]:
+    """The sentences of each turn of a file of predictions, which has `output.sentences`, and texts of the evidence.
+
+    Raises:
+        DataError: a field is missing or not as it should be, or a number names no evidence; names file, record, field.
+    """
+    turns = []
+    for number, row in enumerate(as_list_of(path)):
+        try:
+            turns.append(_cited(as_object(get_field(as_object(row, "(prediction)"), "output"), "output")))
+        except DataError as error:
+            raise error.at(file=path, record=number) from None
+    return turns
+
+
+def _cited(output: Mapping[str, Any]) -> CitedSentences:
+    texts, sentences = [], []
+    for i, part in enumerate(as_list(get_field(output, "evidence", "output."), "output.evidence")):
+        where = f"output.evidence[{i}]"
+        row = as_object(part, where)
+        text = require_text(get_field(row, "passage_text", f"{where}."), f"{where}.passage_text")
+        titles = text_list(row.get("passage_titles", []), f"{where}.passage_titles")
+        texts.append(with_titles(text, titles))
+    for i, part in enumerate(as_list(get_field(output, "sentences", "output."), "output.sentences")):
+        where = f"output.sentences[{i}]"
+        row = as_object(part, where)
+        sentence = require_text(get_field(row, "text", f"{where}."), f"{where}.text")
+        cited = as_list(get_field(row, "citations", f"{where}."), f"{where}.citations")
+        numbers = dict.fromkeys(as_index(one, f"{where}.citations") for one in cited)
+        known = f"expected numbers of the {len(texts)} pieces of evidence, from 0, got {cited}"
+        require(all(one < len(texts) for one in numbers), known, f"{where}.citations")
+        sentences.append((sentence, [texts[one] for one in numbers]))
+    return sentences
 
 
 def turn_number(value: Any) -> int:
