@@ -19,6 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.inscit.asking.job import AskSettings
 from finegrained_rlhf.report.charts.heatmap import heat_style
+from finegrained_rlhf.runtime.remote.chat import EndpointGenerator
 from finegrained_rlhf.web.address import LOOPBACK_NAMES
 from finegrained_rlhf.web.ask.routes import SECTION as ASK
 from finegrained_rlhf.web.guard import SECURITY_HEADERS, Guard
@@ -48,6 +49,7 @@ class Settings:
         tls: whether the TLS is its own: without an account nobody sees anything then.
         trusted: classes beside the project's own that rewards of runs may name in the playground.
         answering: how the page "Ask" answers; None: with the models that are found by themselves.
+        played: a model behind an endpoint, one more policy of the playground.
     """
 
     directory: Path
@@ -59,6 +61,7 @@ class Settings:
     tls: bool = False
     trusted: Sequence[str] = ()
     answering: AskSettings | None = None
+    played: EndpointGenerator | None = None
 
 
 def create_app(settings: Settings) -> FastAPI:

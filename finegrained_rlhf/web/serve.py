@@ -11,6 +11,7 @@ from typing import Annotated
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.markers import InputFile, at_least, at_most
 from finegrained_rlhf.inscit.asking.job import AskSettings
+from finegrained_rlhf.runtime.remote.chat import EndpointGenerator
 from finegrained_rlhf.web.address import answer, is_loopback, listening, of_extra
 
 _CLOSING_S = 2
@@ -32,6 +33,7 @@ class Serve:
         trust: MODULE.CLASS or a list: what rewards of runs may name in the playground beside this project's classes,
             such as one that asks a server; on the command line alone.
         ask: how the page "Ask" answers, as `finegrained ask` does; None: with the models that are found by themselves.
+        play: a model behind an endpoint, one more policy of the playground (`text_generator@play=endpoint`).
         memory: FILE of a `UserMemory`, or `postgresql://…`, one of whose users sees, corrects and forgets what is known
             of them; None has no such page.
         user: who that is, by name: whoever may open the page.
@@ -58,6 +60,7 @@ class Serve:
         key: InputFile | None = None,
         trust: str | Sequence[str] | None = None,
         ask: AskSettings | None = None,
+        play: EndpointGenerator | None = None,
     ) -> None:
         self.tls = certificate is not None
         if self.tls != (key is not None):
@@ -74,7 +77,7 @@ class Serve:
         if user_header is not None and not behind_proxy:
             raise ConfigError("user_header: anybody could say who they are; it needs behind_proxy=true")
         self.memory, self.user, self.user_header = memory, user, user_header
-        self.certificate, self.key, self.ask = certificate, key, ask
+        self.certificate, self.key, self.ask, self.play = certificate, key, ask, play
         self.trust = (trust,) if isinstance(trust, str) else tuple(trust or ())
         self.directory, self.port, self.host, self.open = Path(directory), port, host, open
         self.behind_proxy, self.names = behind_proxy, tuple(names)
@@ -100,6 +103,7 @@ class Serve:
             tls=self.tls,
             trusted=self.trust,
             answering=self.ask,
+            played=self.play,
         )
         app = create_app(settings)
         with listening(self.host, self.port) as listener:

@@ -20,6 +20,8 @@ QUIET = (
     "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
     "--disable-sync --disable-quic"
 )
+AXE = Path(os.environ.get("AXE", Path(__file__).parents[2] / ".axe" / "package" / "axe.min.js"))
+"""What `make axe` fetches."""
 PHONE = {"viewport": {"width": 375, "height": 812}, "has_touch": True, "is_mobile": True}
 
 # Contrast (WCAG 2) of every text node with what lies behind it; returns the texts with less than 4.5.
@@ -69,6 +71,22 @@ def launched() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=QUIET.split(), timeout=240_000)
         yield browser
         browser.close()
+
+
+def faults(page: Page) -> list[str]:
+    """What axe-core finds serious or critical; nothing where it was not fetched, unless REQUIRE_BROWSER=1."""
+    if not AXE.is_file():
+        if os.environ.get("REQUIRE_BROWSER") == "1":
+            pytest.fail(f"no {AXE}: `make axe` fetches it")
+        return []
+    page.evaluate(AXE.read_text("utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    return [
+        f"{one['id']}: {node['html'][:120]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
 
 
 class Opened:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,9 +15,6 @@ from marking_toy import PASSWORD
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from finegrained_rlhf.web.address import listening
-
-AXE = Path(os.environ.get("AXE", Path(__file__).parents[2] / ".axe" / "package" / "axe.min.js"))
-"""What `make axe` fetches."""
 
 
 class Server:

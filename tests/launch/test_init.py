@@ -18,7 +18,7 @@ from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.launch.configurations import conf_directory
-from finegrained_rlhf.launch.init import Init, Try
+from finegrained_rlhf.launch.init import Init, Try, jobs
 from finegrained_rlhf.launch.init.columns import layout_of, read_rows
 from finegrained_rlhf.launch.init.records import Understood, divided, understand
 from finegrained_rlhf.launch.init.rehearsal import Rehearsal, _judge_policy, _judge_reward_model, duration
@@ -191,18 +191,24 @@ def test_what_is_written_is_composed_and_checked(
         Try("mails").run()
 
 
-def test_a_reward_that_is_given_is_configuration(here: Path, models: Path, hydra: None) -> None:
+def test_a_reward_that_is_given_is_configuration_and_a_function_is_timed(
+    here: Path, models: Path, hydra: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = Rehearsal({"my_ppo": [{"time/total_s": 2.0}]})  # of four prompts
+    monkeypatch.setattr(jobs, "rehearse", lambda project, scratch: steps)
     Path("prompts.json").write_text(json.dumps(ten()))
     Path("my_rule.py").write_text("def polite(prompt, response):\n    return 1.0 * ('please' in response)\n")
     sys.path.insert(0, str(here))
-    shared = {"data": "prompts.json", "policy_path": str(models / "llama"), "measure": False}
+    shared = {"data": "prompts.json", "policy_path": str(models / "llama")}
     try:
         Init(name="rule", reward_from="function", function="my_rule.polite", **shared).run()  # type: ignore[arg-type]
+        assert "my_ppo: 50 steps of 4.00 s on this machine, about 3 min" in capsys.readouterr().out
         with pytest.raises(FineGrainedError, match="my_rule has no rude"):
             Init(name="no", reward_from="function", function="my_rule.rude", **shared).run()  # type: ignore[arg-type]
     finally:
         sys.path.remove(str(here))
     Init(name="judged", reward_from="judge", judge_name="some-model", **shared).run()  # type: ignore[arg-type]
+    assert "judged/ is made" in (out := capsys.readouterr().out) and "on this machine" not in out
     assert not Path("rule/conf/experiment/my_reward_model.yaml").exists() and not Path("no").exists()
     assert not Path("rule/data/feedback_train.json").exists() and len(read_jsonl("judged/data/prompts_dev.jsonl")) == 2
 

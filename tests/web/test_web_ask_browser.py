@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from ask_served import FILES, QUESTION, make_served
-from browser import CONTRAST, launched
+from browser import CONTRAST, faults, launched
 from playwright.sync_api import Browser, expect
 from served import served
 
@@ -53,6 +53,7 @@ def test_a_question_is_answered_its_place_opens_and_a_mark_is_kept(
         assert page.locator("#source pre").inner_text().strip() == FILES["museum.md"].strip()
         shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
         page.screenshot(path=shots / f"ask_source_{scheme}_{width}.png", full_page=True)
+        assert faults(page) == []
         page.get_by_role("button", name="Close").click()
         page.locator(".searched summary").click()
         expect(page.locator(".searched mark").first).to_be_visible()
@@ -65,6 +66,7 @@ def test_a_question_is_answered_its_place_opens_and_a_mark_is_kept(
         page.screenshot(path=shots / f"ask_{scheme}_{width}.png", full_page=True)
         seen, weak = page.evaluate(CONTRAST)
         assert seen > 15 and not weak
+        assert faults(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     (record,) = read_feedback(directory / FEEDBACK)
     (mark,) = record.feedback.errors

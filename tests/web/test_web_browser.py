@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from browser import CONTRAST, launched
+from browser import CONTRAST, faults, launched
 from playwright.sync_api import Browser, Page, expect
 from report_toy import step_row, write_toy_run
 from served import served
@@ -71,6 +71,7 @@ def test_every_page_fits_and_can_be_read(
         seen, weak = page.evaluate(CONTRAST)
         assert seen > 5 and not weak, name
         assert page.evaluate("window.pwned") is None
+        assert faults(page) == [], name
         assert [line for line in complaints if name != "error" or "404" not in line] == [], name
         complaints.clear()
     page.context.close()

@@ -6,6 +6,7 @@ import html
 import itertools
 import json
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,17 @@ def test_people_who_drift_raise_an_alarm_and_steady_ones_seldom() -> None:
     drifting = [[chance.random() < (0.95 if n < 30 else 0.3) for n in range(40)] for _ in range(100)]
     assert sum(figures.drifts([float(value) for value in row]) for row in drifting) >= 80
     assert not figures.drifts([1.0] * 19) and not figures.drifts([1.0] * 40)
+
+
+def test_the_course_of_agreement_is_drawn_and_goes_on(tmp_path: Path) -> None:
+    office = Office(tmp_path, items=[item(f"q{n}", role="overlap") for n in range(3)])
+    drawn = []
+    for n in range(3):
+        office.finish("ann", f"q{n}", [(0, 19, "Irrelevant")])
+        office.finish("ben", f"q{n}", [(0, 19, "Irrelevant")] if n else [])
+        page = office.owner.get(office.here).text
+        paths = re.findall(r'<svg viewBox="0 0 96 22" class="spark".*?<path d="M([^"]*)"', page)
+        drawn.append([[float(point.split()[1]) for point in path.split("L")] for path in paths])
+    assert drawn[0] == [] and [len(line) for line in drawn[1]] == [2, 2]
+    for line in drawn[2]:  # from the bottom up: they agree since the second item
+        assert len(line) == 3 and line == sorted(line, reverse=True) and line[0] > line[1] > line[2]

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("sqlalchemy")
 
 from annotation_toy import item
-from browser import CONTRAST, launched
-from marking_browser import AXE, at, finish, invited, joined, mark, own, settled
+from browser import CONTRAST, faults, launched
+from marking_browser import at, finish, invited, joined, mark, own, settled
 from marking_toy import PASSWORD, tasks_below
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from served import served_app
@@ -178,20 +178,6 @@ def test_suggestions_are_taken_changed_or_refused_and_evidence_is_chosen_by_the_
     ] == [[1, 1]]
     for context in people.values():
         context.close()
-
-
-def faults(page: Page) -> list[str]:
-    """What axe-core finds serious or critical; nothing where it was not fetched (`make axe`)."""
-    if not AXE.is_file():
-        return []
-    page.evaluate(AXE.read_text("utf-8"))
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-    return [
-        f"{one['id']}: {node['html'][:120]}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
 
 
 def test_every_page_fits_can_be_read_and_has_no_serious_fault(browser: Browser, office: Office) -> None:

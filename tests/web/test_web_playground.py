@@ -16,16 +16,18 @@ import yaml
 pytest.importorskip("fastapi")
 
 from playground_toy import QUESTION, ROW, make_run, reward
+from remote_toy import FakeService, chat
 from starlette.testclient import TestClient
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig, RewardGate
+from finegrained_rlhf.runtime import EndpointGenerator, RemoteConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.web.application import Settings, create_app
 from finegrained_rlhf.web.playground import engine
-from finegrained_rlhf.web.playground.choices import Choices
+from finegrained_rlhf.web.playground.choices import ENDPOINT, Choices
 from finegrained_rlhf.web.serve import Serve
 
 ASKED = {"row": ROW, "reward": "run", "policies": ["run"], "samples": 4, "longest": 12}
@@ -38,10 +40,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def serving(directory: Path, monkeypatch: pytest.MonkeyPatch, config: RewardConfig | None = None) -> TestClient:
+def serving(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, config: RewardConfig | None = None, **settings: Any
+) -> TestClient:
     """A client; the run's reward is a rule that anyone can check by eye."""
     monkeypatch.setattr(Choices, "reward", lambda self, name: self.components(name) and (config or reward()))
-    return TestClient(create_app(Settings(directory)), base_url="http://localhost:8700")
+    return TestClient(create_app(Settings(directory, **settings)), base_url="http://localhost:8700")
 
 
 @pytest.fixture
@@ -176,12 +180,39 @@ def test_a_policy_that_its_run_exports_anew_is_loaded_anew(made: Path, client: T
     assert playground._loaded["policy", "run"] is not loaded
 
 
+def test_an_endpoint_is_one_more_policy_that_the_runs_reward_scores(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {**ASKED, "policies": ["run", ENDPOINT], "samples": 2}
+    with FakeService(chat(lambda prompt: "red red blue" if QUESTION in prompt else "?")) as service:
+        played = EndpointGenerator(RemoteConfig(service.url, backoff_s=0.01, budget_s=0.1), "m")
+        with serving(made, monkeypatch, reward(good="red"), played=played) as client:
+            assert f'name="policy" value="{ENDPOINT}"' in client.get("/playground").text
+            given = client.post("/playground/answers", json=body).json()["answers"]
+            assert [one["policy"] for one in given] == ["run", "run", ENDPOINT, ENDPOINT]
+            (one, two) = given[2:]
+            assert one["text"] == two["text"] == "red red blue" and one["finished"] and one["tokens"] == 3
+            assert worth(one, "words") == pytest.approx(1 + 1 - 0.2)
+            edited = {"policy": ENDPOINT, "text": "red", "edited": True}
+            body = {"row": ROW, "reward": "run", "answers": [edited]}
+            (scored,) = client.post("/playground/scores", json=body).json()["answers"]
+            assert scored["tokens"] == 1 and worth(scored, "words") == 1
+            service.fault = lambda number, body: chat(lambda prompt: "red", "length")(body)
+            cut = client.post("/playground/answers", json={**ASKED, "policies": [ENDPOINT]})
+            assert cut.status_code == 422 and "max_tokens=4000 cut off" in cut.json()["error"]
+            nobody = RemoteConfig("http://127.0.0.1:9/v1", backoff_s=0.01, budget_s=0.05)
+            client.app.state.choices.endpoint = EndpointGenerator(nobody, "m")  # type: ignore[attr-defined]
+            away = client.post("/playground/answers", json={**ASKED, "policies": [ENDPOINT]})
+    assert away.status_code == 422 and away.json()["error"].startswith("http://127.0.0.1:9/v1: given up after")
+
+
 # What is refused -----------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown run": ({"reward": "nothing"}, "expected a directory below"),
     "a run above": ({"reward": "../other"}, "expected a directory below"),
     "a model above": ({"policies": ["../../etc"]}, "expected a directory below"),
+    "no endpoint": ({"policies": [ENDPOINT]}, "no endpoint is played"),
     "no policy": ({"policies": []}, "policies"),
     "no prompt": ({"row": {}}, "expected text, or question and passages"),
     "a passage that is none": ({"row": {"question": "a?", "passages": [[]]}}, "expected [title"),

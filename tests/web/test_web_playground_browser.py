@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from browser import CONTRAST, launched
+from browser import CONTRAST, faults, launched
 from playground_toy import make_run, reward
 from playwright.sync_api import Browser, Page, expect
 from served import served
@@ -92,6 +92,7 @@ def test_a_weight_moves_the_ranking_a_piece_is_explained_and_a_mark_is_kept(
     )
     seen, weak = page.evaluate(CONTRAST)
     assert seen > 40 and not weak
+    assert faults(page) == []
     page.get_by_role("button", name="This is wrong").click()
     expect(page.locator("#marked")).to_contain_text("playground_feedback.json", timeout=120_000)
     assert read_feedback(directory / FEEDBACK)

@@ -63,7 +63,7 @@ class Init(Settings):
         function: `MODULE.NAME` of a function of two texts, prompt and response, or of a class that scores.
         fields: columns of the file by role, for those that are not known by their names: `{answer: reply}`.
         good: values of a label that mean that nothing is wrong, where it cannot be known.
-        measure: time a step of each training on this machine, and say how long it will take.
+        measure: time a step of each training here, and say how long they will take; a judge is not asked for it.
         seed: of the division into what is trained on and what is measured on.
     """
 
@@ -115,7 +115,7 @@ class Init(Settings):
             shutil.rmtree(project.place)
             raise
         print("\n".join(lines), f"\n{job.name}/ is made. To run, in this order:", *commands(project), sep="\n")
-        if job.measure and marked:
+        if job.measure and job.reward_from != "judge":  # which would be asked, and paid
             _measured(project, plans)
 
     def _answered(self) -> Init:

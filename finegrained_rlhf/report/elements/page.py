@@ -100,7 +100,7 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1)
 
     top = el("thead", line("th", head)) if head else None
     body = el("tbody", *(line("td", row) for row in rows))
-    return el("div", el("table", top, body), class_="scroll")
+    return el("div", el("table", top, body), class_="scroll", tabindex=0)
 
 
 def heading_row(title: str, columns: int) -> Html:

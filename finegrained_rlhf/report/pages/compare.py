@@ -87,7 +87,8 @@ def measured_sections(runs: Named) -> Html:
     heads = [el("th", "start", class_="num")]
     for name, record in runs.items():
         heads.append(el("th", isolated(name), el("span", policy_name(record), class_="unit"), class_="num"))
-    return el("div", el("table", el("thead", el("tr", el("th"), *heads)), el("tbody", *rows)), class_="scroll")
+    body = el("table", el("thead", el("tr", el("th"), *heads)), el("tbody", *rows))
+    return el("div", body, class_="scroll", tabindex=0)
 
 
 def measures_by_group(runs: Named) -> list[tuple[str, dict[tuple[str, str], list[float | None]]]]:

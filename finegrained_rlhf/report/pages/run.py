@@ -156,7 +156,7 @@ def run_summary(record: RunRecord) -> Html:
         if measures
         for part in (heading_row(title, columns), *(_row(measure, with_last) for measure in measures))
     ]
-    return el("div", el("table", el("thead", head_row), el("tbody", *rows)), class_="scroll")
+    return el("div", el("table", el("thead", head_row), el("tbody", *rows)), class_="scroll", tabindex=0)
 
 
 def components_table(record: RunRecord) -> Html:

@@ -34,6 +34,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labels import SegmentRule
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, MissingInfo, SpanError
 from finegrained_rlhf.metrics.agreement import percent_agreement
+from finegrained_rlhf.report.charts.svg import sparkline
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, shared_segmenter
 from finegrained_rlhf.web.marking.store import decisions, text_of
 from finegrained_rlhf.web.marking.work import Work
@@ -132,7 +133,7 @@ def drifts(values: Sequence[float]) -> bool:
 
 
 def people(made: Measured, project: Project) -> list[dict[str, Any]]:
-    """A row a person: figures, the course of agreement, and alarms."""
+    """A row a person: figures, the course of agreement (means of the last `LATELY` items) as a line, and alarms."""
     rows = []
     for row in made.figures["annotators"]:
         name = row["annotator"]
@@ -142,7 +143,9 @@ def people(made: Measured, project: Project) -> list[dict[str, Any]]:
         seconds = [one.seconds for one in pace if one.seconds is not None]
         alarms = [word for word, fell in (("agrees less", course), ("works faster", seconds)) if drifts(fell)]
         lately = fmean(course[-LATELY:]) if course else None
-        rows.append({**row, "agreement": fmean(course) if course else None, "lately": lately, "alarms": alarms})
+        drawn = sparkline([*enumerate(fmean(course[max(0, n - LATELY) : n]) for n in range(1, len(course) + 1))])
+        mean = fmean(course) if course else None
+        rows.append({**row, "agreement": mean, "lately": lately, "course": drawn, "alarms": alarms})
     return rows
 
 

@@ -22,11 +22,14 @@ from finegrained_rlhf.report.console import runs_below
 from finegrained_rlhf.report.runs.record import below_start
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory, run_of_model
+from finegrained_rlhf.runtime.remote.chat import EndpointGenerator
 
 EXAMPLES = 30
 """Questions of a run that are offered."""
 LONGEST = 200
 """Tokens of an answer where a run does not say how long its answers are."""
+ENDPOINT = "the endpoint"
+"""Name of the policy that `play` gives."""
 _LARGEST = 64 * 2**20
 """Bytes of the largest file that questions are taken from."""
 _WRITES = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
@@ -39,16 +42,18 @@ class Choices:
     Args:
         directory: resolved; nothing outside it is listed or opened by name.
         trusted: classes beside the project's own that a run's reward may name, such as one that asks a server.
+        endpoint: a model behind an endpoint, which is one more policy.
     """
 
-    def __init__(self, directory: Path, trusted: Sequence[str] = ()) -> None:
-        self.directory, self.trusted = directory, tuple(trusted)
+    def __init__(self, directory: Path, trusted: Sequence[str] = (), endpoint: EndpointGenerator | None = None) -> None:
+        self.directory, self.trusted, self.endpoint = directory, tuple(trusted), endpoint
 
     def policies(self) -> list[str]:
-        """Runs with an exported policy, then other directories with a language model."""
+        """Runs with an exported policy, other directories with a language model, and the endpoint."""
         runs = list(runs_below(self.directory))
         exported = [run for run in runs if (run / "policy" / "config.json").is_file()]
-        return [str(path.relative_to(self.directory)) for path in (*exported, *self._models(set(runs)))]
+        below = [str(path.relative_to(self.directory)) for path in (*exported, *self._models(set(runs)))]
+        return below if self.endpoint is None else [*below, ENDPOINT]
 
     def rewards(self) -> list[str]:
         """Runs that have a reward; the one that trained last comes first."""

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.records import Decoding, Prompt
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
+from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.records import Decoding, Prompt, Sample
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.best_of import BestOf, RewardedResponse
 from finegrained_rlhf.inference.generate import open_generator
@@ -27,7 +29,7 @@ from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import PromptConfig
-from finegrained_rlhf.web.playground.choices import Choices
+from finegrained_rlhf.web.playground.choices import ENDPOINT, Choices
 
 WAITING = 8
 """Requests that may wait for the models; one more is refused."""
@@ -118,11 +120,16 @@ class Playground:
             ModelError: a model cannot be read, or does not fit.
             DataError: a name is unknown, or the question lacks what a scorer reads.
             ConfigError: the reward cannot be used here.
+            RemoteError: the endpoint is away.
+            ReplyError: it refuses the question, or an answer of it was cut off.
         """
-        needed: list[Key] = [("reward", reward), *(("policy", name) for name in policies)]
+        needed: list[Key] = [("reward", reward), *(("policy", name) for name in policies if name != ENDPOINT)]
         self._open(("reward", reward), needed)  # what cannot be scored is not asked
         written, prompt = [], Prompt(item.id, item.text, (), item.metadata)
         for name in policies:
+            if name == ENDPOINT:
+                written += [(name, response) for response in self._asked(item, decoding)]
+                continue
             generator: PolicyGenerator = self._open(("policy", name), needed)
             with _fitting(name):
                 (prompt,) = prompts_for(generator.policy, [item], PROMPT_TOKENS, "refuse", PromptConfig())
@@ -140,8 +147,22 @@ class Playground:
         """
         return self._score(Prompt(item.id, item.text, (), item.metadata), reward, written, [("reward", reward)])
 
+    def _asked(self, item: PromptInput, decoding: Decoding) -> list[Response]:
+        """What the endpoint answers, decoded by its own settings; where pages decode greedily, once."""
+        if self.choices.endpoint is None:
+            raise DataError("no endpoint is played (text_generator@play=endpoint)", file=ENDPOINT)
+        made: list[Generation | ReplyError] = []
+        count = decoding.n if isinstance(decoding, Sample) else 1
+        self.choices.endpoint.generate_each([item.text] * count, None, lambda _, one: made.append(one))
+        for one in made:
+            if isinstance(one, ReplyError):
+                raise one
+        return [Response(one.text.strip(), one.tokens_out, True) for one in made if isinstance(one, Generation)]
+
     def tokens(self, policy: str, text: str) -> int:
-        """The length of a text in tokens of a policy, as `reward.overlong` counts it."""
+        """The length of a text in tokens of a policy, as `reward.overlong` counts it; of the endpoint, in words."""
+        if policy == ENDPOINT:
+            return len(words_and_marks(text))
         generator: PolicyGenerator = self._open(("policy", policy), [("policy", policy)])
         return len(generator.tokenizer(text, add_special_tokens=False).input_ids)
 

@@ -94,7 +94,8 @@ class Mark(_Body):
 
 def _begin(app: FastAPI) -> None:
     settings = app.state.settings
-    app.state.choices, app.state.opening = Choices(settings.directory, settings.trusted), threading.Lock()
+    app.state.choices = Choices(settings.directory, settings.trusted, settings.played)
+    app.state.opening = threading.Lock()
 
 
 SECTION = Section("Playground", "/playground", router, _begin)
