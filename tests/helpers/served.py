@@ -27,18 +27,18 @@ def client_of(directory: Path, **settings: Any) -> TestClient:
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[str]:
+def served(directory: Path, **settings: Any) -> Iterator[str]:
     """The address of the application on a free port."""
-    with served_app(directory) as (address, _):
+    with served_app(directory, **settings) as (address, _):
         yield address
 
 
 @contextmanager
-def served_app(directory: Path) -> Iterator[tuple[str, FastAPI]]:
+def served_app(directory: Path, **settings: Any) -> Iterator[tuple[str, FastAPI]]:
     """The same, with the application."""
     import uvicorn
 
-    listener, app = listening("127.0.0.1", 0), create_app(Settings(directory.resolve()))
+    listener, app = listening("127.0.0.1", 0), create_app(Settings(directory.resolve(), **settings))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
