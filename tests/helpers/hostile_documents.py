@@ -61,7 +61,7 @@ def pdf(content: bytes, trailer: bytes = b"", page: bytes = b"") -> bytes:
 
 
 def hostile_files(marker: Path) -> dict[str, bytes]:
-    """Thirty-five files by name; `marker` is what would be written if one ran."""
+    """Thirty-six files by name; `marker` is what would be written if one ran."""
     says = f"open({str(marker)!r}, 'w')"
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:

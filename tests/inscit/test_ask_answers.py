@@ -13,14 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from chat_toy import TEMPLATE, save_chat_model
+from conqrr_toy import make_files, questions
+from dialki_toy import COLOURS, save_bert
 from hostile_documents import QUESTIONS
 
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.conqrr.inputs import MAX_REWRITE_TOKENS
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.dialki import DialkiConfig, InputConfig, SearchConfig
+from finegrained_rlhf.dialki.model.model import new_dialki
 from finegrained_rlhf.inference.generator import PolicyGenerator, Response, load_policy
-from finegrained_rlhf.inscit import Ask
+from finegrained_rlhf.inscit import Ask, EvidenceIdentifier
 from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
 from finegrained_rlhf.inscit.asking.evidence import FEATURES, EvidenceScorer, EvidenceWeights, Reranker
 from finegrained_rlhf.inscit.asking.job import open_assistant
@@ -32,8 +38,11 @@ from finegrained_rlhf.inscit.asking.measures import (
     measured,
 )
 from finegrained_rlhf.inscit.asking.readers import ChatReader, LocalReader
-from finegrained_rlhf.inscit.asking.rewriters import instructed
+from finegrained_rlhf.inscit.asking.rewriters import instructed, trained
+from finegrained_rlhf.inscit.conversation import EvidencePassage
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
+from finegrained_rlhf.models.loading import open_policy
+from finegrained_rlhf.models.weights.saving import save_policy
 
 FILES = {
     "ferry.md": "# Ferry of Vellin\n\n## Times\n\nThe first boat leaves at 6:40. Dogs travel for free.\n\n"
@@ -318,3 +327,87 @@ def test_a_script_without_a_guard_opens_an_assistant(docs: Path, tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "The museum opened in 1931."
+
+
+class Chosen(EvidenceIdentifier):
+    """Selects the sentences that hold a word, and keeps what it was asked."""
+
+    def __init__(self, *words: str) -> None:
+        self.words, self.asked = words, list[tuple[list[str], list[list[str]]]]()
+
+    def select(
+        self,
+        context: Sequence[str],
+        earlier: Sequence[Sequence[EvidencePassage]],
+        candidates: Sequence[EvidencePassage],
+    ) -> tuple[str, ...]:
+        self.asked.append((list(context), [[one.id for one in turn] for turn in earlier]))
+        return tuple(one.id for word in self.words for one in candidates if word in one.text)
+
+
+def test_dialki_selects_the_evidence_in_its_dialogue(assistant: DocumentAssistant) -> None:
+    """What it ranks first is said first; where no sentence is probable enough it is not asked."""
+    chosen = Chosen("Dogs", "leaves")
+    asked = replace(assistant, identifier=chosen)
+    session, first, second = (
+        asked.session(),
+        "When does the first boat of the Vellin ferry leave?",
+        "Who is its captain?",
+    )
+    assert session.ask(first).answer == "Dogs travel for free. The first boat leaves at 6:40."
+    chosen.words = ("Toll",)
+    assert session.ask(second).answer == "The captain is Mira Toll."
+    said = [first, "Dogs travel for free. The first boat leaves at 6:40.", second]
+    places = [f"ferry.md:{FILES['ferry.md'].index(word)}" for word in ("Dogs", "The first")]
+    assert chosen.asked == [([first], []), (said, [places])]
+    chosen.words = ()
+    assert session.ask(second).type == "not in these documents" and len(chosen.asked) == 3
+    assert asked.ask("Who won the cup in 1998?").type == "not in these documents" and len(chosen.asked) == 3
+
+
+def test_a_dialki_of_a_directory_and_its_thresholds(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "house.md").write_text("# house\n\n" + "".join(f"- ten tell me {colour} .\n" for colour in COLOURS))
+    save_bert(tmp_path / "bert", layers=1)
+    config = DialkiConfig(InputConfig(64, 24), SearchConfig(max_passages=50), contextualize=False, units="whole")
+    torch.manual_seed(0)
+    new_dialki(tmp_path / "bert", config).save(tmp_path / "dialki")
+    keys = {"docs": str(docs), "index": str(tmp_path / "index"), "encoder": "none", "model": "none", "threshold": 0.0}
+    dialki, question = str(tmp_path / "dialki"), "tell me the house"
+    plain, _ = open_assistant(Ask(**keys))
+    made, lines = open_assistant(Ask(**keys, dialki=dialki))
+    found = plain.scorer.candidates(question, plain.search(question))
+    shown = [EvidencePassage(one.text, one.text, one.passage.titles) for one in found]
+    (best,) = EvidenceIdentifier.open(dialki).select([question], [], shown)
+    assert f"evidence by {dialki}" in lines[-1]
+    assert len(shown) == len(COLOURS) and made.ask(question).answer == best != shown[0].text
+    thresholds = {"score": "logits", "threshold": None, "empty": 1e9, "most": 4}
+    (tmp_path / "chosen.json").write_text(json.dumps({"tune": "pi_f1", "selection": thresholds}))
+    made, _ = open_assistant(Ask(**keys, dialki=dialki, dialki_selection=str(tmp_path / "chosen.json")))
+    assert made.ask(question).type == "not in these documents"
+    with pytest.raises(ConfigError, match="needs dialki"):
+        Ask(**keys, dialki_selection="chosen.json")
+    with pytest.raises(ConfigError, match="in place of reranker"):
+        Ask(**keys, dialki=dialki, reranker="models/mpnet")
+
+
+def test_a_rewriter_of_ours_reads_the_dialogue(docs: Path, tmp_path: Path) -> None:
+    """By hand: the greedy output of its model for the dialogue as `train-conqrr` writes it."""
+    policy = open_policy(make_files(tmp_path) / "t5")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.normal_(std=0.5)  # so that it says something
+    save_policy(policy, tmp_path / "rewriter")
+    keys = {"docs": str(docs), "index": str(docs.parent / "index"), "encoder": "none", "model": "none"}
+    made, _ = open_assistant(Ask(**keys, rewriter=str(tmp_path / "rewriter")))
+    session, (first, second) = made.session(), questions()[:2]
+    assert session.ask(first.question).searched.question == first.question
+    said = (first.question, session.turns[0].answer.answer)
+    context = replace(second, history=said).context
+    ids = policy.tokenizer(context, return_tensors="pt")["input_ids"]
+    output = policy.model.generate(ids, max_new_tokens=MAX_REWRITE_TOKENS, do_sample=False)[0]
+    rewrite = policy.tokenizer.decode(output, skip_special_tokens=True).strip()
+    assert session.ask(second.question).searched.question == rewrite != second.question
+    assert trained(str(tmp_path / "rewriter"))([*said, second.question]).strip() == rewrite

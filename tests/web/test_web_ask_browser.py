@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,12 @@ from browser import CONTRAST, faults, launched
 from playwright.sync_api import Browser, expect
 from served import served
 
+from finegrained_lab.experiments.asking.folders import holds
+from finegrained_lab.worlds.folders.make import make_folder
+from finegrained_lab.worlds.folders.unseen import UNSEEN
 from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.inscit import Ask, AskSettings
+from finegrained_rlhf.inscit.asking.job import open_assistant
 from finegrained_rlhf.web.ask.routes import FEEDBACK
 
 pytestmark = pytest.mark.slow
@@ -73,3 +79,51 @@ def test_a_question_is_answered_its_place_opens_and_a_mark_is_kept(
     assert record.predictions[0][mark.start : mark.end] == record.predictions[0].split(" Its ")[0]
     assert not complaints and all(url.startswith(address) for url in asked)
     context.close()
+
+
+def models() -> dict[str, str]:
+    """The encoders of `finegrained prepare-models`, where they are; else words alone."""
+    for place in filter(None, (os.environ.get("PRETRAINED_MODELS"), Path(__file__).parents[2] / "models")):
+        found = {"encoder": str(Path(place, "minilm")), "reranker": str(Path(place, "mpnet"))}
+        if all(Path(one, "config.json").is_file() for one in found.values()):
+            return found
+    return {"encoder": "none", "reranker": "none"}
+
+
+def test_a_new_folder_of_200_files_and_20_questions(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `test_inscit_ask_folders.py` asks without a browser: the page says and cites what the assistant does."""
+    monkeypatch.chdir(tmp_path)
+    docs, outputs, used = tmp_path / "docs", tmp_path / "outputs", models()
+    asked = make_folder(docs, 1000, "recipes", UNSEEN["recipes"])
+    assert len(list(docs.glob("*.md"))) == 200 and [one.fact is None for one in asked] == [False] * 15 + [True] * 5
+    made, _ = open_assistant(Ask(docs=str(docs), index=str(outputs / "docs"), model="none", **used))
+    page, held, refused, opened = browser.new_page(), 0, 0, 0
+    page.set_default_timeout(120_000)
+    with served(outputs, answering=AskSettings(model="none", **used)) as address:
+        page.goto(f"{address}/ask")
+        for one in asked:
+            page.get_by_label("Question").fill(one.text)
+            page.get_by_role("button", name="Ask", exact=True).click()
+            expect(page.locator(".turn .asked")).to_have_text(one.text, timeout=120_000)
+            expected, kind = made.ask(one.text), page.locator(".turn .kind").text_content()
+            items = page.locator(".citations li")
+            cited = list(
+                zip(items.locator("button").all_text_contents(), items.locator("q").all_text_contents(), strict=True)
+            )
+            assert (kind, cited) == (expected.type, [(place.file, place.text) for place in expected.citations])
+            held += any(file == one.file and holds(one.fact, text) for file, text in cited)
+            refused += one.fact is None and kind == "not in these documents"
+            for number, (file, text) in enumerate(cited):
+                items.locator("button").nth(number).click()
+                expect(page.locator("#source-title")).to_have_text(file)
+                expect(page.locator("#source mark")).to_have_text(text)
+                start, end = map(int, re.findall(r"\d+", page.locator("#where").inner_text())[:2])
+                assert (docs / file).read_text(encoding="utf-8")[start:end] == text
+                page.get_by_role("button", name="Close").click()
+                opened += 1
+            page.get_by_role("button", name="New conversation").click()
+    page.close()
+    print(f"{held} of 15 held, {refused} of 5 refused, {opened} places opened, {used['encoder']}")
+    assert held >= (8 if used["encoder"] == "none" else 12) and refused >= 4 and opened >= held

@@ -24,8 +24,10 @@ from finegrained_rlhf.inscit.asking.records import (
     citations_of,
     shortened,
 )
+from finegrained_rlhf.inscit.conversation import EvidencePassage
 from finegrained_rlhf.inscit.documents.folder import DocumentIndex
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
+from finegrained_rlhf.inscit.identifier import EvidenceIdentifier
 from finegrained_rlhf.retrieval.fusion import reciprocal_rank_fusion
 from finegrained_rlhf.retrieval.protocol import Retriever
 
@@ -59,6 +61,8 @@ class DocumentAssistant:
         reader: answers.
         rewriter: makes a question of a dialogue stand by itself; None: one that refers back is asked about the document
             that was cited last.
+        identifier: a trained DIALKI that selects the evidence among the most probable sentences, where any is probable
+            enough; None: they rank as the scorer says.
         groundedness: how far what a sentence cites supports it; a reward of yours, or the measure without a model.
         passages: that are looked at.
         depth: passages of each retriever's ranking that are fused.
@@ -69,6 +73,7 @@ class DocumentAssistant:
     scorer: EvidenceScorer
     reader: Reader = field(default_factory=QuotingReader)
     rewriter: Rewriter | None = None
+    identifier: EvidenceIdentifier | None = None
     groundedness: Groundedness = grounded
     passages: int = 8
     depth: int = 30
@@ -112,7 +117,7 @@ class DocumentAssistant:
         for one in candidates:
             looked.setdefault(one.passage.id, Looked(one.passage, one.probability, one.span))
         searched = Searched(alone, tuple(self.retrievers), tuple(looked.values()), threshold)
-        kind, written = self._read(alone, dialogue, candidates, threshold)
+        kind, written = self._read(alone, dialogue, turns, candidates)
         if kind == "not in these documents":
             return DocumentAnswer(question, kind, (AnswerSentence(NOT_THERE, (), 1.0, True),), (), searched)
         cited, numbers = citations_of([[_citation(one) for one in rests] for _, rests in written])
@@ -147,17 +152,35 @@ class DocumentAssistant:
         return list(found.values())[: 2 * self.passages]
 
     def _read(
-        self, question: str, dialogue: Sequence[str], candidates: Sequence[Candidate], threshold: float
+        self, question: str, dialogue: Sequence[str], turns: Sequence[Turn], candidates: Sequence[Candidate]
     ) -> tuple[AnswerType, tuple[Written, ...]]:
-        likely = [one for one in candidates if one.probability >= threshold]
+        likely = [one for one in candidates if one.probability >= self.scorer.weights.threshold]
+        if likely and self.identifier is not None:
+            candidates = likely = self._identified(self.identifier, dialogue, turns, candidates)
         if not likely:
             return "not in these documents", ()
-        if len(meant := self._meant(likely)) > 1:
+        if self.identifier is None and len(meant := self._meant(likely)) > 1:
             names = [shortened(": ".join(one.passage.titles), 80) for one in meant]
             text = f"Which do you mean: {'; '.join(names[:-1])} or {names[-1]}?"
             return "clarification", ((text, tuple(meant)),)
         reading = self.reader.read(dialogue, question, candidates[:_CANDIDATES])
         return reading.type, reading.sentences
+
+    def _identified(
+        self,
+        identifier: EvidenceIdentifier,
+        dialogue: Sequence[str],
+        turns: Sequence[Turn],
+        candidates: Sequence[Candidate],
+    ) -> list[Candidate]:
+        """What DIALKI selects among the most probable sentences, the best first; each is a passage of one span."""
+        by_id = {f"{one.passage.file}:{one.span[0]}": one for one in candidates[:_CANDIDATES]}
+        shown = [EvidencePassage(id, one.text, one.passage.titles) for id, one in by_id.items()]
+        earlier = [
+            [EvidencePassage(f"{one.file}:{one.start}", one.text, one.titles) for one in turn.answer.citations]
+            for turn in turns
+        ]
+        return [by_id[id] for id in identifier.select(dialogue, earlier, shown)]
 
     def _meant(self, likely: Sequence[Candidate]) -> list[Candidate]:
         """The best sentence and those of other documents that are as good and say something else."""

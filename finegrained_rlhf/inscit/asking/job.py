@@ -44,6 +44,9 @@ class AskSettings(Settings):
             by words alone, another word is its directory.
         reranker: a larger encoder that looks at the best sentences again: `auto` takes models/mpnet where it is there
             and not the encoder already; `none`, or its directory.
+        dialki: run of `finegrained train-dialki`, on passages of one span, that selects the evidence among the most
+            probable sentences; in place of a reranker.
+        dialki_selection: its thresholds, the `results` of `finegrained identify-evidence tune=…`; null: the best one.
         reader: `quote` answers with a sentence as it stands; `write` lets a model write; `run` is a reader of ours, a
             run of `finegrained train-sft` for INSCIT.
         model: of the reader: a model or run directory; `auto` takes models/smollm2 where it is there and the reader
@@ -59,6 +62,8 @@ class AskSettings(Settings):
     retrievers: Mapping[str, RetrieverConfig] = field(default_factory=dict)
     encoder: str = AUTO
     reranker: str = AUTO
+    dialki: ModelName | None = None
+    dialki_selection: InputFile | None = None
     reader: ReaderKind = "quote"
     model: str = AUTO
     llm: TextGenerator | None = None
@@ -69,6 +74,10 @@ class AskSettings(Settings):
     weights: InputFile | None = None
 
     def __post_init__(self) -> None:
+        if self.dialki is None and self.dialki_selection is not None:
+            raise ConfigError("dialki_selection: needs dialki")
+        if self.dialki is not None and self.reranker not in (AUTO, NONE):
+            raise ConfigError("dialki: stands in place of reranker; name one of them")
         if self.rewrite_by_llm and (self.llm is None or self.rewriter is not None):
             raise ConfigError("rewrite_by_llm: needs llm, and no rewriter beside it")
         if self.reader == "run" and (self.model in (AUTO, NONE) or self.llm is not None):
@@ -214,12 +223,13 @@ def open_index(directory: str | Path, settings: AskSettings) -> tuple[DocumentAs
     from finegrained_rlhf.inscit.asking.assistant import DocumentAssistant
     from finegrained_rlhf.inscit.asking.evidence import SHIPPED, EvidenceScorer, Reranker
     from finegrained_rlhf.inscit.documents.folder import DocumentIndex, FolderConfig
+    from finegrained_rlhf.inscit.identifier import EvidenceIdentifier
     from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 
     path = _chosen(settings.encoder, ENCODERS)
     index = DocumentIndex(directory, FolderConfig(_retrievers(settings)))
     encoder = None if path is None else EncoderConfig(path=path).load()
-    other = None if path is None else _chosen(settings.reranker, RERANKERS)
+    other = None if path is None or settings.dialki is not None else _chosen(settings.reranker, RERANKERS)
     reranker = None
     if other is not None and other != path:
         reranker = Reranker(EncoderConfig(path=other).load(), SHIPPED["encoder"])
@@ -233,9 +243,12 @@ def open_index(directory: str | Path, settings: AskSettings) -> tuple[DocumentAs
     found = "BM25 alone: no sentence encoder (make models makes models/minilm)" if path is None else f"BM25 and {path}"
     if reranker is not None:
         found = f"{found}, judged again by {other}"
-    assistant = DocumentAssistant(
-        index, index.retrievers(), scorer, reader, _rewriter(settings), passages=settings.passages
-    )
+    identifier = None
+    if settings.dialki is not None:
+        identifier = EvidenceIdentifier.open(settings.dialki, settings.dialki_selection)
+        found = f"{found}, evidence by {settings.dialki}"
+    asked = (scorer, reader, _rewriter(settings), identifier)
+    assistant = DocumentAssistant(index, index.retrievers(), *asked, passages=settings.passages)
     return assistant, [f"searched by {found}; {line}"]
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
+from finegrained_rlhf.core.sqlite import execute_patiently
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.documents.passages import WORDS, DocumentPassage, cut_document
 from finegrained_rlhf.inscit.documents.readers import NEEDS, READERS, Block, Document
@@ -36,13 +37,13 @@ from finegrained_rlhf.runtime.directory.lock import locked_file
 
 RECORD = "ask.json"
 """In the directory of an index: what it is an index of."""
-_FORM = "finegrained-documents/1"
+_FORM = "finegrained-documents/2"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha TEXT, problem TEXT);
 CREATE TABLE IF NOT EXISTS documents (sha TEXT PRIMARY KEY, text TEXT, title TEXT, blocks TEXT);
 CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB);
 """
-_TOGETHER = 100  # files between two commits
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class KeptEncoder:
             hashlib.blake2b("\0".join((self._name, *parts)).encode(), digest_size=16).digest() for parts in passages
         ]
         vectors = np.empty((len(passages), self.dimension), np.float32)
-        with closing(sqlite3.connect(self._file, timeout=60)) as base:
+        with closing(sqlite3.connect(self._file, timeout=_PATIENCE_S)) as base:
             missing = []
             for row, key in enumerate(keys):
                 found = base.execute("SELECT vector FROM vectors WHERE key = ?", (key,)).fetchone()
@@ -189,10 +190,12 @@ class DocumentIndex:
             raise DataError("is an index of another version; make it anew", file=self.directory)
         self.docs, self._generation = Path(record["docs"]), self.directory / "passages" / record["fingerprint"]
         self._passages: dict[str, DocumentPassage] = {}
+        self._shas: dict[str, str] = {}
         for row in _rows(self._generation / "passages.jsonl"):
             spans = tuple((start, end) for start, end in row["sentences"])
             passage = DocumentPassage(row["id"], row["file"], tuple(row["titles"]), row["passage"], row["start"], spans)
             self._passages[passage.id] = passage
+            self._shas[passage.file] = row["sha"]
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -222,7 +225,7 @@ class DocumentIndex:
             DataError: the index has no such file.
         """
         with closing(_open(self.directory)) as base:
-            row = base.execute("SELECT text FROM documents JOIN files USING (sha) WHERE file = ?", (file,)).fetchone()
+            row = base.execute("SELECT text FROM documents WHERE sha = ?", (self._shas.get(file),)).fetchone()
         if row is None:
             raise DataError("is not in the index", file=file)
         return str(row[0])
@@ -272,7 +275,9 @@ def _require_index_of(docs: Path, directory: Path) -> None:
 
 
 def _open(directory: Path) -> sqlite3.Connection:
-    base = sqlite3.connect(directory / "documents.sqlite", timeout=60)
+    base = sqlite3.connect(directory / "documents.sqlite", timeout=_PATIENCE_S)
+    execute_patiently(base, "PRAGMA journal_mode = WAL", _PATIENCE_S)
+    base.execute("PRAGMA synchronous = NORMAL")  # a commit waits for no disk, so that each file has one
     base.executescript(_TABLES)
     return base
 
@@ -298,10 +303,8 @@ def _read_all(
     files = [(name, path) for name, path in files if path.suffix.lower() in READERS]
     seen, read, left, root = set[str](), 0, list[Left](), docs.resolve()
     with ProgressBar("reading", len(files), "files", progress) as bar, ReadingProcess(config.seconds) as reading:
-        for number, (name, path) in enumerate(files):
+        for name, path in files:
             bar.update()
-            if number % _TOGETHER == _TOGETHER - 1:
-                base.commit()
             name = name.encode("utf-8", "backslashreplace").decode()
             seen.add(name)
             size, changed, problem = _status(path, root, config.largest)
@@ -315,10 +318,10 @@ def _read_all(
                     sha, problem = _read_one(path, name, base, reading)
                     size = -1 if problem is not None and problem.startswith(NEEDS) else size  # it is tried again
                 base.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (name, size, changed, sha, problem))
+                base.commit()
             if problem is not None:
                 left.append(Left(name, problem))
     base.executemany("DELETE FROM files WHERE file = ?", [(name,) for name in known if name not in seen])
-    base.execute("DELETE FROM documents WHERE sha NOT IN (SELECT sha FROM files)")
     base.commit()
     return read, left, other
 
@@ -363,6 +366,8 @@ def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, confi
         digest.update("\0".join(row).encode())
     generation = directory / "passages" / digest.hexdigest()[:16]
     corpus = generation / "passages.jsonl"
+    for left in (*directory.glob(".*.tmp"), *generation.glob(".*.tmp")):  # of a write that was killed
+        left.unlink()
     if not corpus.exists():
         generation.mkdir(parents=True, exist_ok=True)
         write_jsonl(corpus, _passage_rows(base, config.words))
@@ -372,20 +377,21 @@ def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, confi
     for old in (directory / "passages").iterdir():
         if old != generation:
             shutil.rmtree(old, ignore_errors=True)
+    base.execute("DELETE FROM documents WHERE sha NOT IN (SELECT sha FROM files)")  # the index before this one had them
+    base.commit()
     return sum(1 for _ in _rows(corpus))
 
 
 def _passage_rows(base: sqlite3.Connection, words: int) -> Iterator[dict[str, Any]]:
     """Rows of a corpus, with the places that passages have in their documents."""
-    statement = (
-        "SELECT file, text, title, blocks FROM files JOIN documents USING (sha) WHERE problem IS NULL ORDER BY file"
-    )
-    for file, text, title, blocks in base.execute(statement):
+    columns = "file, sha, text, title, blocks"
+    statement = f"SELECT {columns} FROM files JOIN documents USING (sha) WHERE problem IS NULL ORDER BY file"
+    for file, sha, text, title, blocks in base.execute(statement):
         document = Document(text, tuple(Block(*block) for block in json.loads(blocks)), title)
         for passage in cut_document(document, file, words):
             record = passage.record()
-            row = {"id": passage.id, "text": record.text, "title": record.title}
-            places = {"titles": passage.titles, "file": file, "start": passage.start, "sentences": passage.sentences}
+            row = {"id": passage.id, "text": record.text, "title": record.title, "file": file, "sha": sha}
+            places = {"titles": passage.titles, "start": passage.start, "sentences": passage.sentences}
             yield {**row, **places, "passage": passage.text}
 
 
