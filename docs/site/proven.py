@@ -302,7 +302,8 @@ def proven_page() -> str:
         "data, at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: "
         "what says how good the rows are, and whether that counts where it is a learned model. `rows of`: models, or "
         "scripts that stand in for them, all but one step in some. Side by side on every test bed: "
-        "[dense against holistic](dense_against_holistic.md) and [fine-grained against preference](fine_grained_against_preference.md) reward.",
+        "[dense against holistic](dense_against_holistic.md) and "
+        "[fine-grained against preference](fine_grained_against_preference.md) reward.",
         "\n".join(f"- {line}" for line in ledger_lines()),
         *ledger_parts(),
         f"## Tables\n\nBy the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",
