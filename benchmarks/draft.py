@@ -2,6 +2,7 @@
 
 Examples:
     python benchmarks/draft.py out=draft.json
+    python benchmarks/draft.py precision=bf16 out=draft_bf16.json
     python benchmarks/draft.py profile=tiny
     python benchmarks/draft.py data=dev.json tokenizer=DIR      # no model: how far answers of people copy their prompts
 
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from benchmarks.command import read_arguments, run_main
 from benchmarks.families import CausalShape, build_causal, causal_config
-from benchmarks.machine import describe_machine
+from benchmarks.machine import DTYPES, describe_machine
 from benchmarks.profiles import Profile, choose_profile
 from benchmarks.workload import CLS, EOS, FIRST_WORD, PAD, build_policy, build_tokenizer, make_prompts
 from finegrained_rlhf.core.errors import ConfigError
@@ -49,7 +50,7 @@ PIECE = 4
 ROWS = ((4, 4), (4, 1), (1, 1))
 """Prompts, and answers to each."""
 DRAFTS = (8,)
-KEYS = ("out", "profile", "rounds", "data", "tokenizer")
+KEYS = ("out", "profile", "rounds", "precision", "data", "tokenizer")
 
 
 class ScriptedStepper:
@@ -193,8 +194,11 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     rounds = given.get("rounds", "3")
     if not rounds.isdigit() or int(rounds) < 1 or ("data" in given) != ("tokenizer" in given):
         raise ConfigError("expected rounds=1 or more, and data=FILE and tokenizer=DIR together or neither")
+    precision = given.get("precision", "fp32")
+    if precision not in DTYPES:
+        raise ConfigError(f"precision: expected one of {', '.join(DTYPES)}, got {precision!r}")
     torch.set_num_threads(1)
-    document: dict[str, Any] = {"machine": describe_machine(torch.device("cpu"), "fp32")}
+    document: dict[str, Any] = {"machine": describe_machine(torch.device("cpu"), precision)}
     if "data" in given:
         document["texts"] = lines = of_texts(given["data"], given["tokenizer"])
     else:
@@ -204,7 +208,8 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
             policy = policy_of(profile)
             for prompts, samples in ROWS:
                 for share in SHARES:
-                    lines += measure(policy, replace(profile, prompts=prompts), samples, share, int(rounds))
+                    with torch.autocast("cpu", DTYPES[precision], enabled=precision != "fp32"):
+                        lines += measure(policy, replace(profile, prompts=prompts), samples, share, int(rounds))
         document |= {"profile": given.get("profile", "cpu"), "rounds": int(rounds), "piece": PIECE, "decoding": lines}
     print(markdown_table(lines, list(lines[0])))
     if "out" in given:

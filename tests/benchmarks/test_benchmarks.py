@@ -95,7 +95,7 @@ def test_answers_that_copy_are_drafted_and_a_script_is_what_comes_out() -> None:
     profile = choose_profile({"profile": "tiny", "family": "llama"})
     (line,) = draft.measure(draft.policy_of(profile), profile, 3, 0.9, rounds=1)
     assert line["tokens a step"] > 1 and line["fed a token"] >= 1 and line["with, s"] > 0
-    for wrong in ("rounds=0", "data=x.json", "family=t5"):
+    for wrong in ("rounds=0", "data=x.json", "family=t5", "precision=fp8"):
         with pytest.raises(ConfigError):
             draft.main([wrong])
 
