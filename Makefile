@@ -53,7 +53,7 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(call INSTALL,$(BIN)/python) --constraint constraints.txt --editable '.[ask,dev,tracking,plots,sweeps,slurm,retrieval,postgres,pretrained,docs,web]' --editable lab
+	$(call INSTALL,$(BIN)/python) --constraint constraints.txt --editable '.[ask,dev,tracking,plots,sweeps,slurm,retrieval,postgres,pretrained,docs,mcp,web]' --editable lab
 	@touch $@
 
 # Lint first, because it is quick; then types and import floors beside the tests, because they use one core.

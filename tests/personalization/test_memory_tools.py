@@ -118,7 +118,6 @@ def test_the_command_refuses_what_is_no_memory_and_a_missing_package(
         ServeMemory(str(tmp_path / "users.db"), "ada").run()
 
 
-@pytest.mark.slow
 def test_over_the_protocol_no_tool_takes_a_user_and_refusals_are_told(memory: UserMemory) -> None:
     pytest.importorskip("mcp")
     from mcp import Client
