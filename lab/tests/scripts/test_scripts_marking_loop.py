@@ -126,7 +126,9 @@ def test_a_round_through_the_server(browser: Browser, smoke: Path, tmp_path: Pat
     finally:
         server.end()
     feedback = read_feedback(served / "tasks_marked" / "feedback.json", project.taxonomy)
-    assert len(feedback) == 6 and read_json(served / "relevance" / "trust.json")["reward_model"] == "relevance"
+    trained = read_json(served / "relevance" / "metrics.json")
+    assert len(feedback) == trained["train_examples"] == 6 and trained["reward_model"] == "relevance"
+    assert trained["dev_examples"] == 0  # too few to hold any out
     checked = run_script(
         "evaluate_reward_model", "path=relevance", "data=tasks_marked/feedback.json", "output=t.json", cwd=served
     )
