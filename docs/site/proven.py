@@ -291,19 +291,23 @@ def by_machine(shown: list[Shown]) -> list[dict[str, str]]:
     return rows
 
 
+INTRODUCTION = (
+    "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world proves "
+    "that a method and its code work; it proves nothing about language. Real data prove it for these data, at the size "
+    "that was run. Each page says what was chosen on what, and prints every row. `judged by`: what says how good the "
+    "rows are, and whether that counts where it is a learned model. `rows of`: models, or scripts that stand in for "
+    "them, all but one step in some. Side by side on every test bed: [dense against holistic]"
+    "(dense_against_holistic.md) and [fine-grained against preference](fine_grained_against_preference.md) reward."
+)
+
+
 def proven_page() -> str:
     """The page."""
     shown = tables()
     machines = by_machine([table for table in shown if not table.refused])
     parts = [
         "# What has been proven where",
-        "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
-        "proves that a method and its code work; it proves nothing about language. Real data prove it for these "
-        "data, at the size that was run. Each page says what was chosen on what, and prints every row. `judged by`: "
-        "what says how good the rows are, and whether that counts where it is a learned model. `rows of`: models, or "
-        "scripts that stand in for them, all but one step in some. Side by side on every test bed: "
-        "[dense against holistic](dense_against_holistic.md) and "
-        "[fine-grained against preference](fine_grained_against_preference.md) reward.",
+        INTRODUCTION,
         "\n".join(f"- {line}" for line in ledger_lines()),
         *ledger_parts(),
         f"## Tables\n\nBy the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",

@@ -329,7 +329,7 @@ def test_a_script_without_a_guard_opens_an_assistant(docs: Path, tmp_path: Path)
     assert done.stdout.splitlines()[-1] == "The museum opened in 1931."
 
 
-class Chosen(EvidenceIdentifier):
+class Chosen:
     """Selects the sentences that hold a word, and keeps what it was asked."""
 
     def __init__(self, *words: str) -> None:

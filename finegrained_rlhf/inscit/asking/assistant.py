@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -27,9 +28,11 @@ from finegrained_rlhf.inscit.asking.records import (
 from finegrained_rlhf.inscit.conversation import EvidencePassage
 from finegrained_rlhf.inscit.documents.folder import DocumentIndex
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
-from finegrained_rlhf.inscit.identifier import EvidenceIdentifier
 from finegrained_rlhf.retrieval.fusion import reciprocal_rank_fusion
 from finegrained_rlhf.retrieval.protocol import Retriever
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.inscit.assistant import SelectsEvidence
 
 Rewriter = Callable[[Sequence[str]], str]
 """From a dialogue, the user first and last, to its last question so that it stands by itself."""
@@ -73,7 +76,7 @@ class DocumentAssistant:
     scorer: EvidenceScorer
     reader: Reader = field(default_factory=QuotingReader)
     rewriter: Rewriter | None = None
-    identifier: EvidenceIdentifier | None = None
+    identifier: SelectsEvidence | None = None
     groundedness: Groundedness = grounded
     passages: int = 8
     depth: int = 30
@@ -168,7 +171,7 @@ class DocumentAssistant:
 
     def _identified(
         self,
-        identifier: EvidenceIdentifier,
+        identifier: SelectsEvidence,
         dialogue: Sequence[str],
         turns: Sequence[Turn],
         candidates: Sequence[Candidate],

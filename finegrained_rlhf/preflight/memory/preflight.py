@@ -140,12 +140,14 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         servers=tuple(job.rollout.vllm.servers()) if job.rollout.engine == "vllm" else (),
         engine_bytes=_engine_bytes(job, processes, machine),
         engine_sleeps=cuda and bool(job.rollout.vllm.options.get("enable_sleep_mode")),
-        served=tuple(
-            f"{name} at {scorer.remote.url}"
-            for name, scorer in job.reward.components.items()
-            if isinstance(scorer, ServedScorer)
-        ),
+        served=_served(job),
     )
+
+
+def _served(job: TrainPPO) -> tuple[str, ...]:
+    """Components that a server scores, and where."""
+    components = job.reward.components.items()
+    return tuple(f"{name} at {one.remote.url}" for name, one in components if isinstance(one, ServedScorer))
 
 
 def _engine_bytes(job: TrainPPO, processes: Processes, machine: Machine | None) -> int:
