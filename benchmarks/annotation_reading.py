@@ -27,7 +27,7 @@ from finegrained_rlhf.annotation.reading import ReadAnnotations
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK
-from finegrained_rlhf.runtime.directory.provenance import hardware
+from finegrained_rlhf.runtime.directory.provenance import nameless_hardware
 
 KEYS = ("out", "tasks")
 LAKE = Passage("", "The lake", ("It is three kilometres wide.", "Its water stays cold.", "Few people swim in it."))
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
             "export_bytes": (directory / "ann.json").stat().st_size,
             "seconds": wall,
             "processor_seconds": processor,
-            "hardware": {name: value for name, value in hardware().items() if name != "host"},
+            "hardware": nameless_hardware(),
         }
     print(f"{count:,} tasks read in {wall:.1f} s, {processor:.1f} s of one processor")
     if "out" in given:

@@ -38,7 +38,7 @@ from finegrained_rlhf.retrieval.dense.config import TextKind
 from finegrained_rlhf.retrieval.dense.nearest import CompressedSearch, FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
 from finegrained_rlhf.retrieval.dense.retriever import DenseRetriever
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, save_shard
-from finegrained_rlhf.runtime.directory.provenance import hardware
+from finegrained_rlhf.runtime.directory.provenance import nameless_hardware
 
 DEFAULTS = {
     "vectors": "200000",
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     given = DEFAULTS | read_arguments(arguments, ("out", *DEFAULTS))
     with tempfile.TemporaryDirectory() as folder:
         result = measure(given, Path(folder))
-    result["hardware"] = {name: value for name, value in hardware().items() if name != "host"}
+    result["hardware"] = nameless_hardware()
     print(
         f"{result['vectors']:,} vectors of {result['dimension']}; IVF{result['lists']},PQ{result['codes']}: "
         f"{result['bytes_a_vector']['ivf_pq']:.1f} bytes a vector, built in {result['build']['seconds']:.1f} s"

@@ -28,7 +28,7 @@ from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import Cipher, FaissIndex, HashedWords, UserMemory
 from finegrained_rlhf.personalization.retrieval import ExactIndex, to_bytes
 from finegrained_rlhf.personalization.store.protocol import NoteChange, UserHandle
-from finegrained_rlhf.runtime.directory.provenance import hardware
+from finegrained_rlhf.runtime.directory.provenance import nameless_hardware
 from finegrained_rlhf.text.tables import markdown_table
 
 NOTES, ROUNDS, K = (100, 1_000, 5_000), 30, 5
@@ -94,8 +94,7 @@ def main(arguments: Sequence[str]) -> None:
     found = {str(count): measure(count, rounds) for count in notes}
     rows = [{"notes": count, "index": name, **times} for count, by in found.items() for name, times in by.items()]
     print(markdown_table(rows, ["notes", "index", "first", "respond", "after a note"]))
-    machine = {name: value for name, value in hardware().items() if name != "host"}
-    write_json(given["out"], {"milliseconds": found, "rounds": rounds, "k": K, "hardware": machine})
+    write_json(given["out"], {"milliseconds": found, "rounds": rounds, "k": K, "hardware": nameless_hardware()})
 
 
 if __name__ == "__main__":

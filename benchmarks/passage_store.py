@@ -28,7 +28,7 @@ from benchmarks.retrieval_workload import write_corpus
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages import PassageStore, build_store
-from finegrained_rlhf.runtime.directory.provenance import hardware
+from finegrained_rlhf.runtime.directory.provenance import nameless_hardware
 
 LOOKED_UP, FOR_ONE_TURN = 10_000, 50
 KEYS = ("out", "passages")
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
             "build": apart(build, corpus, directory),
             "store": apart(look_up, corpus, directory, count),
             "without_a_store": apart(read_through, corpus, count),
-            "hardware": {name: value for name, value in hardware().items() if name != "host"},
+            "hardware": nameless_hardware(),
         }
     for part in ("build", "store", "without_a_store"):
         print(part, ", ".join(f"{name} {value:,.3f}" for name, value in result[part].items()))

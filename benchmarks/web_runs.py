@@ -28,7 +28,7 @@ from starlette.testclient import TestClient
 from benchmarks.command import read_arguments, run_main
 from benchmarks.retrieval import timed
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.runtime.directory.provenance import hardware
+from finegrained_rlhf.runtime.directory.provenance import nameless_hardware
 from finegrained_rlhf.web.application import Settings, create_app
 
 KEYS = ("out", "runs", "steps")
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
             "steps": steps,
             "metrics_bytes_a_run": size,
             "pages": opened(large, runs),
-            "hardware": {name: value for name, value in hardware().items() if name != "host"},
+            "hardware": nameless_hardware(),
         }
     for page, spent in result["pages"].items():
         print(f"{page}: {spent['seconds']:.2f} s, {spent['processor_seconds']:.2f} s of one processor")

@@ -73,6 +73,16 @@ def launched() -> Iterator[Browser]:
         browser.close()
 
 
+def listened(browser: Browser, width: int, scheme: str) -> tuple[Page, list[str], list[str]]:
+    """A page of its own context, the addresses that it asks for, and what it complains about."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    page, asked, complaints = context.new_page(), list[str](), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    return page, asked, complaints
+
+
 def faults(page: Page) -> list[str]:
     """What axe-core finds serious or critical; nothing where it was not fetched, unless REQUIRE_BROWSER=1."""
     if not AXE.is_file():

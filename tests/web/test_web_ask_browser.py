@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from ask_served import FILES, QUESTION, make_served
-from browser import CONTRAST, faults, launched
+from browser import CONTRAST, faults, launched, listened
 from playwright.sync_api import Browser, expect
 from served import served
 
@@ -42,11 +42,7 @@ def test_a_question_is_answered_its_place_opens_and_a_mark_is_kept(
     browser: Browser, directory: Path, tmp_path: Path, width: int, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    page, asked, complaints = context.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page, asked, complaints = listened(browser, width, scheme)
     page.set_default_timeout(120_000)
     with served(directory) as address:
         page.goto(address)
@@ -78,7 +74,7 @@ def test_a_question_is_answered_its_place_opens_and_a_mark_is_kept(
     (mark,) = record.feedback.errors
     assert record.predictions[0][mark.start : mark.end] == record.predictions[0].split(" Its ")[0]
     assert not complaints and all(url.startswith(address) for url in asked)
-    context.close()
+    page.context.close()
 
 
 def models() -> dict[str, str]:

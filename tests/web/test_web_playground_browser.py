@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from browser import CONTRAST, faults, launched
+from browser import CONTRAST, faults, launched, listened
 from playground_toy import make_run, reward
 from playwright.sync_api import Browser, Page, expect
 from served import served
@@ -64,11 +64,7 @@ def winner(page: Page) -> str:
 def test_a_weight_moves_the_ranking_a_piece_is_explained_and_a_mark_is_kept(
     browser: Browser, address: str, directory: Path, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    page, asked, complaints = context.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page, asked, complaints = listened(browser, width, scheme)
     played(page, address)
 
     before, count = winner(page), len(asked)
@@ -105,4 +101,4 @@ def test_a_weight_moves_the_ranking_a_piece_is_explained_and_a_mark_is_kept(
     assert winner(page) == before
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert not complaints and all(url.startswith(address) for url in asked)
-    context.close()
+    page.context.close()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from browser import CONTRAST, faults, launched
+from browser import CONTRAST, faults, launched, listened
 from playwright.sync_api import Browser, expect
 from served import served
 
@@ -45,11 +45,7 @@ def make_memory(file: Path) -> str:
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")])
 def test_a_note_is_corrected_by_clicking(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    page, asked, complaints = context.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page, asked, complaints = listened(browser, width, scheme)
     page.set_default_timeout(120_000)
     with served(tmp_path, memory=make_memory(tmp_path / "users.db"), user="ada") as address:
         page.goto(address)
@@ -70,4 +66,4 @@ def test_a_note_is_corrected_by_clicking(browser: Browser, tmp_path: Path, width
         assert faults(page) == []
         assert "ben" not in page.locator("main").inner_text() and page.evaluate("window.pwned") is None
     assert not complaints and all(url.startswith(address) for url in asked)
-    context.close()
+    page.context.close()

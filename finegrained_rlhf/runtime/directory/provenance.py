@@ -83,6 +83,11 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def nameless_hardware() -> dict[str, Any]:
+    """`hardware` without the machine's name, for results that are published."""
+    return {name: value for name, value in hardware().items() if name != "host"}
+
+
 def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():

@@ -16,7 +16,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.core.markers import OutputFile
 from finegrained_rlhf.factworld.report import run_seconds
-from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of, hardware
+from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of, nameless_hardware
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 Evidence = Literal["generated world", "real data", "real data and pretrained weights"]
@@ -83,7 +83,7 @@ class Results(Settings, ABC):
             "subjects": self.subjects,
             "chosen": self.chosen.strip(),
             "made_before": [entry.strip() for entry in self.made_before],
-            "hardware": {name: value for name, value in hardware().items() if name != "host"},
+            "hardware": nameless_hardware(),
             "configuration": self.configuration,
         }
 
