@@ -21,6 +21,7 @@ from finegrained_lab.experiments.qa_feedback.distilled.pool import (
     Pooled,
     curves,
     pool_of,
+    preferred_by,
     totals_of_known,
 )
 from finegrained_lab.experiments.qa_feedback.distilled.systems import (
@@ -39,7 +40,7 @@ from finegrained_rlhf.core.markers import Seed
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
-START, SAMPLES, LAST = "start", "sft.jsonl", "round_3.jsonl"
+START, SAMPLES, LAST, PREFERRED = "start", "sft.jsonl", "round_3.jsonl", "preference_model"
 _COLUMNS = (JUDGE, TOTAL, *MEASURES)
 _JUDGE = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
 _UP, _DOWN, _FINISHED = ("facts/recalled", JUDGE), "facts/unsupported", "finished"
@@ -72,8 +73,8 @@ class ExpertIterationTable(Results):
     """Every arm of `pipeline=qa_feedback/expert_iteration` in every seed and fold, beside SFT, gold and copies.
 
     Attributes:
-        directory: of the seeds. A `seed_N/fold_K` has `start`, with `sft.jsonl`, `reward_model` and `judge`, and by arm
-            a directory with `round_3.jsonl`.
+        directory: of the seeds. A `seed_N/fold_K` has `start`, with `sft.jsonl`, `reward_model`, `judge` and, if any,
+            `preference_model`, and by arm a directory with `round_3.jsonl`.
         arms: in the page's order; one that a seed or fold lacks is left out of the table.
         answers: HTML page of the first seed's and fold's answers before and after, by the first arm.
         shown: questions on that page.
@@ -84,7 +85,8 @@ class ExpertIterationTable(Results):
     about: ClassVar[str] = (
         "SmolLM2-135M after SFT on gold answers (`sft`); then three rounds: training questions are answered, a sample "
         "of each is chosen, and the policy is trained on these. Arms: what chooses. `bottleneck`: a reward that learnt "
-        "from people's marks; `chance`: any finished sample, the control of equal samples and steps. Rows are means "
+        "from people's marks; `completeness`: that part of it alone; `preference`: a model that learnt from the same "
+        "people's preferences among whole answers; `chance`: any finished sample, the control of equal samples and steps. Rows are means "
         "over the samples of held-out questions; `…, best of n`: what the reward likes best of n. `judge` is another "
         "encoder's bottleneck, which learnt from feedback on other questions without planted changes; `bottleneck` the "
         "reward itself, no judge of what was trained on it; the other columns need none (`measures.md`). `gold`: the "
@@ -165,7 +167,8 @@ class ExpertIterationTable(Results):
             for arm in arms:
                 if [one.id for one in records[arm]] != [one.id for one in records[SFT]]:
                     raise DataError("expected answers to SFT's questions in the same order", file=fold / arm / LAST)
-            pools = {name: pool_of(model, of, self.seed, judge) for name, of in records.items()}
+            preferred = preferred_by(str(path)) if (path := fold / START / PREFERRED).is_dir() else None
+            pools = {name: pool_of(model, of, self.seed, judge, preferred) for name, of in records.items()}
             for name, given in totals_of_known(judge, pools[SFT], JUDGE).items():
                 whole.given[name] += given
             for name, rows in sampled_systems(pools, _COLUMNS, (4,)).items():

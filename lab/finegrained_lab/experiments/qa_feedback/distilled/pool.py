@@ -1,19 +1,21 @@
 """A pool of samples, several of each question: what the best of n by a reward is worth, and what is taught of it.
 
 The reward is a bottleneck's (`reward_model=bottleneck`): whole as its head of preferences weighs it, and each component
-alone. Beside it stand controls that anybody could pay for, length and chance, and a bound, the gold answer's own facts.
+alone; or a model that learnt from preferences among whole answers alone. Beside them stand controls that anybody could
+pay for, length and chance, and a bound, the gold answer's own facts.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, SFT
+from finegrained_lab.experiments.predict.factworld import prompt_of
 from finegrained_lab.experiments.qa_feedback.measures import Measured, is_finished, measured_answers
 from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE, GOLD_WORDS
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 TOTAL = "bottleneck"
 PARTS = ("relevance", "factuality", "completeness")
-LENGTH, CHANCE, RECALL, JUDGE = "length", "chance", "gold recall", "judge"
-CHOOSERS = (TOTAL, *PARTS, LENGTH, CHANCE)
+PREFERENCE, LENGTH, CHANCE, RECALL, JUDGE = "preference", "length", "chance", "gold recall", "judge"
+CHOOSERS = (TOTAL, *PARTS, PREFERENCE, LENGTH, CHANCE)
 MEASURES = ("facts/recalled", "facts/unsupported", "copied/share", "rouge_lsum", "finished", "words")
 """Of an answer, without a judge."""
 CUT_GOLD = "cut_gold"
@@ -62,15 +64,43 @@ def totals(model: Bottleneck, record: OutputRecord, answers: Sequence[str]) -> d
 def rewards_of(
     model: Bottleneck, record: OutputRecord, answers: Sequence[str], drawn: random.Random
 ) -> dict[str, list[float]]:
-    """What every reward that a policy may be taught by gives answers: `CHOOSERS`."""
+    """What every reward that a policy may be taught by gives answers: `CHOOSERS` without the model of preferences."""
     own = {LENGTH: [float(len(answer.split())) for answer in answers], CHANCE: [drawn.random() for _ in answers]}
     return totals(model, record, answers) | own
 
 
+Scores = Callable[[OutputRecord, Sequence[str]], Sequence[float]]
+
+
+def preferred_by(path: str) -> Scores:
+    """What a model of preferences among whole answers gives answers to a question."""
+    from reward_models.scorers import SequenceScorer
+
+    scorer = SequenceScorer(path)
+    scorer.setup()
+
+    def scores(record: OutputRecord, answers: Sequence[str]) -> list[float]:
+        given = scorer.score([prompt_of(record)] * len(answers), list(answers)).values
+        return [float(values[0]) for values in given]
+
+    return scores
+
+
 def pool_of(
-    model: Bottleneck, records: Sequence[OutputRecord], seed: int, judge: Bottleneck | None = None
+    model: Bottleneck,
+    records: Sequence[OutputRecord],
+    seed: int,
+    judge: Bottleneck | None = None,
+    preferred: Scores | None = None,
 ) -> list[Pooled]:
-    """Reward and measure every sample once; `judge` gives rewards of that name, which choose nothing.
+    """Reward and measure every sample once.
+
+    Args:
+        model: of the rewards.
+        records: questions with a gold answer and samples.
+        seed: of the choice by chance.
+        judge: gives rewards of that name, which choose nothing.
+        preferred: the model of preferences, if there is one.
 
     Raises:
         DataError: a question has no gold answer.
@@ -84,6 +114,8 @@ def pool_of(
         rewards[RECALL] = [row["facts/recalled"] or 0.0 for row in measures]
         if judge is not None:
             rewards[JUDGE] = totals(judge, record, record.outputs)[TOTAL]
+        if preferred is not None:
+            rewards[PREFERENCE] = preferred(record, record.outputs)
         pool.append(Pooled(record, rewards, measures))
     return pool
 
@@ -156,7 +188,9 @@ class TeachBest(Settings):
         samples: outputs file, several of each question.
         reward_model: a bottleneck, or the run that trained it.
         output: the prompt file.
-        by: which reward of a pool chooses: the whole, a component of it, or `length` or `chance` as controls.
+        by: which reward of a pool chooses: the whole, a component of it, `preference`, or `length` or `chance` as
+            controls.
+        preference: the model of preferences, or the run that trained it; for `by=preference`.
         seed: of the choice by chance.
     """
 
@@ -164,11 +198,22 @@ class TeachBest(Settings):
     reward_model: ModelName
     output: OutputFile
     by: str = TOTAL
+    preference: ModelName | None = None
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         if self.by not in CHOOSERS:
             raise ConfigError(f"by: expected one of {', '.join(CHOOSERS)}, got {self.by!r}")
+        if self.by == PREFERENCE and self.preference is None:
+            raise ConfigError("preference: by=preference needs the model of preferences")
+
+    def _scores(self) -> Scores:
+        from reward_models.bottleneck.model import load_bottleneck
+
+        if self.by == PREFERENCE:
+            return preferred_by(str(self.preference))
+        model, drawn = load_bottleneck(str(self.reward_model)), random.Random(self.seed)
+        return lambda record, answers: rewards_of(model, record, answers, drawn)[self.by]
 
     def run(self) -> dict[str, int]:
         """Choose and write.
@@ -180,13 +225,10 @@ class TeachBest(Settings):
             DataError: broken samples, or no finished one.
             ModelError: there is no such reward model.
         """
-        from reward_models.bottleneck.model import load_bottleneck
-
-        model, records = load_bottleneck(str(self.reward_model)), read_outputs(self.samples)
-        drawn, taught = random.Random(self.seed), []
+        scores_of, records, taught = self._scores(), read_outputs(self.samples), []
         for record in records:
             if answers := [answer for answer in record.outputs if is_finished(answer)]:
-                scores = rewards_of(model, record, answers, drawn)[self.by]
+                scores = scores_of(record, answers)
                 best = answers[scores.index(max(scores))]
                 taught.append(QAExample(record.id, record.question, record.text, (best,), record.passages))
         if not taught:
