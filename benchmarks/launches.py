@@ -4,22 +4,24 @@ Examples:
     python benchmarks/launches.py out=launches.json           # T5-large, Llama 3.2 1B, Qwen3-0.6B, T5Gemma; minutes
     python -m benchmarks.launches family=t5 layers=2          # seconds
     python -m benchmarks.launches family=t5,llama fused=false # as `processes.fused=false` runs them
+    python -m benchmarks.launches family=t5 compiled=true     # with `processes.compiled=true`; compiles a minute or two
 
 Runs two epochs of a step of the project's own trainer, in bf16 autocast, in half of the shipped experiment's
 micro-batches (four prompts with four responses of 200 tokens), with tiny widths, on which the number of operations does
 not depend.
 Operations are those that reach torch's dispatcher and compute something: no views, no memory that is only reserved.
-What is one kernel on CUDA and several operations here counts as one, its backward pass as one more (see `on_cuda`). See
-docs/benchmarks.md.
+What is one kernel on CUDA and several operations here counts as one, its backward pass as one more (see `on_cuda`). A
+compiled graph counts what its generated code starts. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,9 +32,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor
+from torch._inductor.output_code import CompiledFxGraph
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_mask
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 
 from benchmarks.command import read_arguments, run_main
 from benchmarks.families import FAMILIES, CausalShape, T5Shape
@@ -42,6 +45,7 @@ from benchmarks.workload import Workload
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.families import attention, heads, packed, t5
+from finegrained_rlhf.models.families import compiled as families_compiled
 from finegrained_rlhf.models.families import fused as families_fused
 from finegrained_rlhf.rollout import fast
 from finegrained_rlhf.rollout.steppers import fused_layers
@@ -57,6 +61,7 @@ KINDS = {
     "attention": {"attention", "_scaled_dot_product_flash_attention_for_cpu"},
     "additions": {"add", "add_", "sum", "mean"},
     "multiplications, powers, roots": {"mul", "mul_", "div", "pow", "rsqrt", "neg", "addcmul"},
+    "fused kernels": {"fused"},
     "copies": {"clone", "copy_", "cat", "stack", "index_copy", "index_copy_", "index_select", "_foreach_copy_"},
 }
 """Names of torch's operations by what they do; a backward pass of a kernel has the kernel's kind."""
@@ -96,10 +101,40 @@ class Launches(TorchDispatchMode):
         """`function`, counted as one operation `name`, and its backward pass as one `name backward`."""
 
         def launch(*inputs: Any, **options: Any) -> Tensor:
+            if torch.compiler.is_compiling():
+                return function(*inputs, **options)
             result: Tensor = _Kernel.apply(self, name, lambda *given: function(*given, **options), *inputs)  # type: ignore[no-untyped-call]
             return result
 
         return launch
+
+    @contextmanager
+    def graphs(self) -> Iterator[None]:
+        """Let a compiled graph count the kernels that it starts; torch runs none under a mode like this one."""
+        run, compiled, flex = CompiledFxGraph.__call__, families_compiled.compiled, attention._flex
+
+        def counted(graph: CompiledFxGraph, inputs: Any) -> Any:
+            if not self._silent:
+                self.names.update(kernels_of(graph.source_code))
+            with self.silent():
+                return run(graph, inputs)
+
+        def without_mode(function: Any) -> Any:
+            def block(*arguments: Any, **options: Any) -> Any:
+                with _disable_current_modes():
+                    return compiled(function)(*arguments, **options)
+
+            return block
+
+        def with_mode(*arguments: Any) -> Any:
+            with nullcontext() if _get_current_dispatch_mode() is self else self:
+                return flex(*arguments)
+
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(CompiledFxGraph, "__call__", counted))
+            patches.enter_context(patch.object(attention, "_flex", torch.compiler.disable(with_mode)))
+            patches.enter_context(patch.object(families_compiled, "compiled", without_mode))
+            yield
 
     def counted(self, owner: Any, name: str, kept: list[Counter[str]]) -> Any:
         """A patch of a method of `owner` that keeps what each call of it runs."""
@@ -112,6 +147,16 @@ class Launches(TorchDispatchMode):
             return result
 
         return patch.object(owner, name, outer)
+
+
+_STARTS = re.compile(r"(?:cpp_fused\w*|extern_kernels\.(?P<extern>\w+)|torch\.ops\.\w+\.(?P<aten>\w+)\.\w+)\(")
+
+
+def kernels_of(code: str) -> Counter[str]:
+    """What the code that torch generated for a graph starts when it is called: fused kernels, and torch's own."""
+    body = code.partition("def call(")[2].partition("\ndef ")[0]
+    names = [found["extern"] or found["aten"] or "fused" for found in _STARTS.finditer(body)]
+    return Counter(name for name in names if name not in _RESERVED)
 
 
 class _Kernel(torch.autograd.Function):
@@ -143,6 +188,20 @@ def _fused_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | N
     return attended.transpose(1, 2).contiguous().transpose(1, 2)  # as the kernel of CUDA lays it out
 
 
+_on_cpu = heads.bf16_product
+
+
+@torch.library.custom_op("launches::product", mutates_args=())
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """`bf16_product` as one operation, which a compiled graph does not take apart."""
+    return _on_cpu(a, b)
+
+
+@_product.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(len(a), b.shape[1], dtype=torch.float32)
+
+
 def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
     prompts, columns = query.shape[0], query.shape[2]
     seen = create_mask(mask.mask_mod, prompts, None, columns, columns, device="cpu")
@@ -157,7 +216,7 @@ def on_cuda(count: Launches) -> Iterator[None]:
     own function, products of bf16 matrices summed in fp32, and such a product added to an fp32 matrix.
     """
     takes_flex = attention.takes_flex
-    product = count.kernel("product", heads.bf16_product)
+    product = count.kernel("product", _product)
 
     def add_product(hidden: Tensor, states: Tensor, weight: Tensor, in_place: bool) -> Tensor:
         added = partial(families_fused.add_product, in_place=False)
@@ -165,7 +224,7 @@ def on_cuda(count: Launches) -> Iterator[None]:
 
     with ExitStack() as patches:
         for owner, name, stand_in in (
-            (t5, "attend", count.kernel("attention", _fused_attention)),
+            (t5, "attend", torch.compiler.disable(count.kernel("attention", _fused_attention))),
             (heads, "bf16_product", product),
             (families_fused, "bf16_product", product),
             (t5_stepper, "bf16_product", product),
@@ -177,6 +236,7 @@ def on_cuda(count: Launches) -> Iterator[None]:
             (F, "rms_norm", count.kernel("norm", F.rms_norm)),
         ):
             patches.enter_context(patch.object(owner, name, stand_in))
+        patches.enter_context(count.graphs())
         yield
 
 
@@ -235,7 +295,9 @@ class Counts:
         }
 
 
-def count_launches(name: str, layers: int | None = None, new_tokens: int = 200, fused: bool = True) -> Counts:
+def count_launches(
+    name: str, layers: int | None = None, new_tokens: int = 200, fused: bool = True, compiled: bool = False
+) -> Counts:
     """Count the operations of a family's step.
 
     Args:
@@ -243,6 +305,7 @@ def count_launches(name: str, layers: int | None = None, new_tokens: int = 200, 
         layers: of each stack; None takes the real depth.
         new_tokens: length of the responses; the head goes through 512 of a micro-batch's tokens at once.
         fused: as `processes.fused`.
+        compiled: as `processes.compiled`.
     """
     profile = replace(small_profile(name, layers), new_tokens=new_tokens)
     count = Launches()
@@ -251,8 +314,10 @@ def count_launches(name: str, layers: int | None = None, new_tokens: int = 200, 
     decoding: list[Counter[str]] = []
     packed._blocks.cache_clear()
     with tempfile.TemporaryDirectory() as directory, on_cuda(count):
-        processes = ProcessConfig(profile.precision, fused=fused)
+        processes = ProcessConfig(profile.precision, fused=fused, compiled=compiled)
         ours = Ours(Workload(profile, Path(directory)), "fixed", Path(directory) / "run", processes=processes)
+        if compiled:  # torch compiles nothing while operations are counted
+            ours.step()
         with (
             count.counted(fast._Loop, "_advance", decoding),
             count.counted(ours.trainer._scorer, "score", scoring),
@@ -290,6 +355,7 @@ def _table(counts: dict[str, Counts]) -> str:
 
 
 _COLUMNS = (*KINDS, "norms", "others")
+_SWITCHES = ("fused", "compiled")
 
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
@@ -298,7 +364,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: a wrong argument.
     """
-    given = read_arguments(arguments, ("out", "family", "layers", "fused"))
+    given = read_arguments(arguments, ("out", "family", "layers", *_SWITCHES))
     names = NAMES if "family" not in given else tuple(given["family"].split(","))
     for name in names:
         if name not in NAMES:
@@ -306,12 +372,13 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     layers = given.get("layers")
     if layers is not None and not (layers.isdecimal() and int(layers)):
         raise ConfigError(f"layers: expected a whole number from 1, got {layers!r}")
-    fused = given.get("fused", "true")
-    if fused not in ("true", "false"):
-        raise ConfigError(f"fused: expected true or false, got {fused!r}")
+    for name in _SWITCHES:
+        if given.get(name, "true") not in ("true", "false"):
+            raise ConfigError(f"{name}: expected true or false, got {given[name]!r}")
+    switches = {name: given[name] == "true" for name in _SWITCHES if name in given}
     torch.set_num_threads(1)
     depth = None if layers is None else int(layers)
-    counts = {name: count_launches(name, depth, fused=fused == "true") for name in names}
+    counts = {name: count_launches(name, depth, **switches) for name in names}
     print(_table(counts))
     result = {name: counted.record() for name, counted in counts.items()}
     if "out" in given:

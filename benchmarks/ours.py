@@ -95,7 +95,7 @@ class Ours:
         lengths: `fixed` or `spread`.
         run: an empty directory for what the trainer writes.
         adam: of policy and value model.
-        processes: how processes compute; None takes the profile's precision and defaults.
+        processes: how processes compute; None takes the profile's settings and defaults.
     """
 
     name = "ours"
@@ -114,7 +114,7 @@ class Ours:
         value = SeparateValueModel(copy.deepcopy(workload.value), self.policy)
         value.head.load_state_dict(workload.value_head.state_dict())
         self.engine = RecordingEngine(make_engine(self.policy))
-        together = Processes(processes or ProcessConfig(profile.precision))
+        together = Processes(processes or ProcessConfig(profile.precision, compiled=profile.compiled))
         parts = PPOParts(
             PPOModels(self.policy, value.to(workload.device), adam, 1_000_000, together),
             self.engine,

@@ -70,6 +70,7 @@ class Profile:
         micro_batch_tokens: at most so many tokens in one pass of ours; None sets no limit.
         plain_micro_batch_prompts: the plain side's `micro_batch_prompts`, where its passes, in which each response
             brings its prompt along, have room for fewer; None takes the same.
+        compiled: whether our blocks are compiled, as `processes.compiled`.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Profile:
     note: str = ""
     micro_batch_tokens: int | None = None
     plain_micro_batch_prompts: int | None = None
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         for name in ("prompts", "samples", "epochs", "micro_batch_prompts", "rounds", "equal_prompts", "equal_samples"):
@@ -181,7 +183,8 @@ PROFILES = {
     ),
 }
 SETTABLE = (
-    "precision prompts samples prompt_tokens new_tokens epochs micro_batch_prompts lengths rounds warmup threads seed"
+    "precision prompts samples prompt_tokens new_tokens epochs micro_batch_prompts lengths rounds warmup threads seed "
+    "compiled"
 ).split()
 
 
@@ -215,6 +218,10 @@ def chosen_of(arguments: Mapping[str, str], profiles: Mapping[str, P], settable:
                 changes[key] = int(value)
             except ValueError:
                 raise ConfigError(f"{key}: expected a whole number, got {value!r}") from None
+        elif kind is bool:
+            if value not in ("true", "false"):
+                raise ConfigError(f"{key}: expected true or false, got {value!r}")
+            changes[key] = value == "true"
         else:
             changes[key] = value
     return replace(profile, **changes)

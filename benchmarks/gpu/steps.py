@@ -63,8 +63,8 @@ def of_shapes(part: str, measure: Callable[[str, Setting], Result], limit_s: flo
 
 
 def step_items() -> list[Item]:
-    """Ours of every shape."""
-    return of_shapes("steps", ours, 180)
+    """Ours of every shape, and T5's with compiled blocks."""
+    return [*of_shapes("steps", ours, 180), Item("steps", "t5_compiled", partial(ours, "t5", compiled=True), 240)]
 
 
 def plain_items() -> list[Item]:
@@ -92,9 +92,9 @@ def _memory(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
 
 
-def ours(name: str, setting: Setting) -> Result:
+def ours(name: str, setting: Setting, compiled: bool = False) -> Result:
     """Seconds by phase of our side of a shape, against what the machine can do; for T5 with targets."""
-    profile = SHAPES[name](setting)
+    profile = replace(SHAPES[name](setting), compiled=compiled)
     rates = measure_rates(setting.device, profile.precision, setting.small)
     setting.say(f"copy {rates.copy / 1e9:.1f} GB/s, matmul {rates.matmul / 1e9:.0f} GFLOP/s ({profile.precision})")
     workload = Workload(profile, setting.scratch / "models")

@@ -105,7 +105,10 @@ def _refuse_other_engines(variables: Mapping[str, str]) -> None:
         wide = [f"parallelism_config_{name.lower()}: {size}" for name, size in sizes.items() if size not in ("1", "")]
         _refuse(wide[0] if wide else "parallelism_config", "models are shared out by processes.sharding alone")
     if variables.get("ACCELERATE_DYNAMO_BACKEND", "NO").upper() not in ("NO", ""):
-        _refuse(f"dynamo_backend: {variables['ACCELERATE_DYNAMO_BACKEND']}", "no key compiles models here: set no")
+        _refuse(
+            f"dynamo_backend: {variables['ACCELERATE_DYNAMO_BACKEND']}",
+            "processes.compiled=true compiles blocks: set no, and that key",
+        )
     steps = variables.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
     if steps not in ("", "1", "auto"):
         _refuse_accumulation(steps)

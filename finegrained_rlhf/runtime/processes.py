@@ -64,6 +64,7 @@ class Processes:
         sharding: see `ProcessConfig`.
         groups: how many groups of processes each hold what is in shards.
         fused: whether models are fused (`ProcessConfig.fused`).
+        compiled: whether their blocks are compiled (`ProcessConfig.compiled`).
 
     Args:
         config: how they compute; None for what needs nothing but their number.
@@ -110,6 +111,7 @@ class Processes:
             self.precision = config.precision
         in_bf16_on_cuda = self.precision == "bf16" and self.device.type == "cuda"
         self.fused: bool = in_bf16_on_cuda if config.fused is None else config.fused
+        self.compiled: bool = config.compiled
         threads = config.threads
         if threads is None and self.count > 1:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.count)))

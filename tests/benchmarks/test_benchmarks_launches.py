@@ -15,7 +15,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import launches
-from benchmarks.launches import NAMES, Counts, Launches, count_launches, kind_of
+from benchmarks.launches import NAMES, Counts, Launches, count_launches, kernels_of, kind_of
 from finegrained_rlhf.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -54,8 +54,42 @@ def test_another_layer_of_llama_takes_no_more_than_the_goal() -> None:
     )
 
 
-def test_the_committed_numbers_meet_the_goals() -> None:
-    counts = json.loads((ROOT / "benchmarks/results/launches.json").read_text())
+def test_a_compiled_graph_counts_what_its_code_starts() -> None:
+    code = """
+cpp_fused_add_0 = async_compile.cpp_pybinding([], 'cpp_fused_add_0(')
+def call(args):
+    buf0 = empty_strided_cpu((s0, 32), (32, 1), torch.float32)
+    cpp_fused_add_0(primals_1, buf0)
+    extern_kernels.mm(buf0, reinterpret_tensor(primals_2, (32, 32), (1, 32), 0), out=buf1)
+    buf2 = torch.ops.launches.product.default(buf0, buf1)
+    buf3 = torch.ops.aten._unsafe_view.default(buf2)
+    return (buf2, )
+def other():
+    cpp_fused_add_0(x)
+"""
+    assert kernels_of(code) == {"fused": 1, "mm": 1, "product": 1}
+    assert kind_of("fused") == "fused kernels"
+
+
+COMPILED = {
+    "t5": {"update_per_micro_batch": 175, "scoring_per_micro_batch": 78},
+    "llama": {"update_per_micro_batch": 99, "scoring_per_micro_batch": 48},
+}
+"""Of another layer."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_another_compiled_layer_takes_no_more_kernels(name: str) -> None:
+    one, two = (count_launches(name, layers=depth, new_tokens=8, compiled=True).record() for depth in (1, 2))
+    assert {part: two[part] - one[part] for part in COMPILED[name]} == COMPILED[name]
+    eager = [count_launches(name, layers=depth, new_tokens=8).record() for depth in (1, 2)]
+    assert all(COMPILED[name][part] < eager[1][part] - eager[0][part] for part in COMPILED[name])
+
+
+@pytest.mark.parametrize("name", ["launches.json", "launches_compiled.json"])
+def test_the_committed_numbers_meet_the_goals(name: str) -> None:
+    counts = json.loads((ROOT / "benchmarks/results" / name).read_text())
     assert list(counts) == list(NAMES)
     parts = {"update_per_micro_batch", "scoring_per_micro_batch", "decode_per_token", "layers"}
     assert all(set(row) == parts and all(isinstance(n, int) for n in row.values()) for row in counts.values())
@@ -86,6 +120,7 @@ def test_the_micro_batch_is_half_of_the_shipped_experiment_s() -> None:
         (["family=bert"], "family: expected one of t5"),
         (["layers=0"], "layers: expected a whole"),
         (["fused=no"], "fused: expected true or false"),
+        (["compiled=1"], "compiled: expected true or false"),
     ],
 )
 def test_wrong_words(words: list[str], message: str) -> None:
@@ -95,7 +130,7 @@ def test_wrong_words(words: list[str], message: str) -> None:
 
 def test_the_command_writes_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Counts(Counter(mm=3), Counter(add=2), Counter({"norm": 1}), 7)
-    monkeypatch.setattr(launches, "count_launches", lambda name, layers, fused: found)
+    monkeypatch.setattr(launches, "count_launches", lambda name, layers: found)
     launches.main([f"out={tmp_path / 'launches.json'}", "family=t5,llama"])
     row = {"update_per_micro_batch": 3, "scoring_per_micro_batch": 2, "decode_per_token": 1, "layers": 7}
     assert json.loads((tmp_path / "launches.json").read_text()) == {"t5": row, "llama": row}

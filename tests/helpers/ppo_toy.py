@@ -150,7 +150,7 @@ class ThreadProcesses(Processes):
 
     def __init__(self, rank: int, count: int, meet: Callable[[int, Any], list[Any]]) -> None:
         self.rank, self.count, self._meet = rank, count, meet
-        self.device, self.precision, self.fused = torch.device("cpu"), "fp32", False
+        self.device, self.precision, self.fused, self.compiled = torch.device("cpu"), "fp32", False, False
 
     def sum_(self, tensor: Tensor) -> Tensor:
         parts = self._meet(self.rank, tensor.clone())

@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.config import LoraConfig
-from finegrained_rlhf.models.families import attention, packed
+from finegrained_rlhf.models.families import attention, compiled, packed
 from finegrained_rlhf.models.families.attention import FLEX_BLOCK, FLEX_OR_SDPA, prefer_flex
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import PackedRows, pack_rows, visible_columns
@@ -290,11 +290,11 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float | 
     )
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen3"])
+@pytest.mark.parametrize(("family", "blocks"), [("mistral", False), ("qwen3", False), ("qwen3", True)])
 def test_a_block_mask_serves_all_passes_over_the_same_rows(
-    family: str, monkeypatch: pytest.MonkeyPatch, as_on_cuda: None
+    family: str, blocks: bool, monkeypatch: pytest.MonkeyPatch, as_on_cuda: None
 ) -> None:
-    """Policy and value model, forwards and backwards; other rows have one of their own."""
+    """Policy and value model, forwards and backwards, compiled or not; other rows have one of their own."""
     plain = family_policy(family)
     expected = scored(plain, trained(plain))
     made: list[tuple[int, int]] = []
@@ -308,6 +308,11 @@ def test_a_block_mask_serves_all_passes_over_the_same_rows(
     packed._blocks.cache_clear()
     ours = family_policy(family)
     value = trained(ours)
+    if blocks:
+        monkeypatch.setattr(compiled, "BACKEND", "eager")
+        compiled.compiled.cache_clear()
+        for part in (ours.model, value):
+            compiled.compile_blocks(part)
     for _ in range(2):
         found = scored(ours, value)
         assert ours.model.base_model.config._attn_implementation == FLEX_OR_SDPA

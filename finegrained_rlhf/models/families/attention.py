@@ -83,6 +83,12 @@ def flex_or_sdpa(
     if not isinstance(attention_mask, BlockMask):
         result: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return result
+    return _flex(query, key, value, attention_mask, options.get("scaling")), None
+
+
+@torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
+def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
+    """FlexAttention by a compiled function of its own, also from within a compiled block."""
     device = query.device.type
     if torch.is_autocast_enabled(device):  # SDPA casts by itself; rotary embeddings leave queries and keys in fp32
         query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
@@ -93,7 +99,7 @@ def flex_or_sdpa(
         torch._dynamo.mark_static(part, 1)
         torch._dynamo.mark_static(part, 3)
     attend = _compiled(heads, key.shape[1], query.shape[3], value.shape[3], query.dtype, torch.is_grad_enabled())
-    return attend(query, key, value, attention_mask, options.get("scaling")).transpose(1, 2).contiguous(), None
+    return attend(query, key, value, mask, scale).transpose(1, 2).contiguous()
 
 
 @cache

@@ -59,8 +59,8 @@ def drop_copies(*models: nn.Module | None) -> None:
 
 @contextmanager
 def unfused(model: nn.Module) -> Iterator[None]:
-    """Let a model's own modules run as they were before `fuse`."""
-    changed = [(part, type(part)) for part in model.modules() if isinstance(part, (FusedNorm, FusedLinear))]
+    """Let a model's own modules run as they were before `fuse` and `compile_blocks`."""
+    changed = [(part, type(part)) for part in model.modules() if isinstance(part, Swapped)]
     for part, own in changed:
         part.__class__ = own.__bases__[-1]
     try:
@@ -70,14 +70,20 @@ def unfused(model: nn.Module) -> Iterator[None]:
             part.__class__ = own
 
 
-class FusedLinear(nn.Linear):
+class Swapped(nn.Module):
+    """A module whose class stands for the one that it had, which is the last of its bases."""
+
+
+class FusedLinear(Swapped, nn.Linear):
     """x Wᵀ; under bf16 autocast by a copy of W.
 
     Attributes:
         is_product: says that nothing else happens (`models/families/heads.py`).
+        rounded: what compiled passes multiply by: the copy, where `round_weights` has made it.
     """
 
     is_product = True
+    rounded: Tensor | None = None
     _copies: RoundedWeights
 
     def forward(self, states: Tensor) -> Tensor:
@@ -86,6 +92,13 @@ class FusedLinear(nn.Linear):
 
 
 FusedLinear.__name__ = nn.Linear.__name__  # adapters and snapshots know layers by the names of their classes
+
+
+def round_weights(block: nn.Module) -> None:
+    """Make anew what compiled passes through a block multiply by: copies of weights that have changed."""
+    for layer in block.modules():
+        if isinstance(layer, FusedLinear) and _in_bf16(layer.weight.device.type):
+            layer.rounded = layer._copies.of([layer])
 
 
 def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
@@ -99,15 +112,23 @@ def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
 
 
 def _takes_copies(states: Tensor, layers: Sequence[Any]) -> bool:
-    device = states.device.type
-    in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
     plain = [isinstance(one, FusedLinear) and is_product(one) and one.weight.dtype == torch.float32 for one in layers]
-    return in_bf16 and all(plain)
+    return _in_bf16(states.device.type) and all(plain)
+
+
+def _in_bf16(device: str) -> bool:
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
 
 
 def _product(states: Tensor, layers: Sequence[Any]) -> Tensor:
     weights = [layer.weight for layer in layers]
-    product: Tensor = _Product.apply(states, layers[0]._copies.of(layers), *weights)  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling():  # `round_weights` came before
+        rounded = torch.cat([layer.rounded for layer in layers]) if len(layers) > 1 else layers[0].rounded
+        if not torch.is_grad_enabled():
+            return F.linear(states.bfloat16(), rounded)
+    else:
+        rounded = layers[0]._copies.of(layers)
+    product: Tensor = _Product.apply(states, rounded, *weights)  # type: ignore[no-untyped-call]
     return product
 
 
@@ -186,8 +207,9 @@ class RoundedWeights:
 
     def drop(self) -> None:
         """Give their memory back until one is asked for."""
-        for copy in self._copies.values():
+        for layers, copy in self._copies.items():
             copy.tensor = None
+            layers[0].rounded = None  # type: ignore[assignment]
 
 
 @cache
@@ -216,7 +238,7 @@ def add_product(hidden: Tensor, states: Tensor, weight: Tensor, in_place: bool) 
     return hidden + F.linear(states, weight)
 
 
-class FusedNorm(nn.Module):
+class FusedNorm(Swapped):
     """An RMS norm over the last dimension by `torch.nn.functional.rms_norm`; subclasses are a family's norm too."""
 
     _shift: float

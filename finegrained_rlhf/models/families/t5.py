@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from finegrained_rlhf.core.records import on_device
+from finegrained_rlhf.models.families.compiled import of_block
 from finegrained_rlhf.models.families.fused import FusedLinear, products
 from finegrained_rlhf.models.families.heads import Head
 from finegrained_rlhf.runtime.sharding.shards import computed
@@ -184,6 +185,7 @@ def _run(block: Any, function: Callable[..., Tensor], *arguments: Any) -> Tensor
 
 
 def _forward(block: Any, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    function = of_block(block, function)
     if getattr(block, "gradient_checkpointing", False) and torch.is_grad_enabled():
         result: Tensor = checkpoint(function, *arguments, use_reentrant=False)  # type: ignore[no-untyped-call]
         return result

@@ -13,6 +13,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.config import ResponseMonitor
+from finegrained_rlhf.models.families.compiled import compile_blocks
 from finegrained_rlhf.models.families.fused import fuse
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
@@ -58,8 +59,11 @@ class PPOModels:
         if processes.sharding != "none":
             self._shard(processes)
         separate = [value.backbone] if isinstance(value, SeparateValueModel) else []
-        for model in (self.policy.model, self.reference.model, *separate) if processes.fused else ():
-            fuse(model)
+        for model in (self.policy.model, self.reference.model, *separate):
+            if processes.fused:
+                fuse(model)
+            if processes.compiled:
+                compile_blocks(model)
         self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
         self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps, processes)
 

@@ -248,6 +248,7 @@ def test_a_job_made_in_python_writes_its_configuration(begun: ToyRun) -> None:
         "timeout_s": 1800.0,
         "cudnn_attention": False,
         "fused": None,
+        "compiled": False,
         "sharding": "none",
         "shard_group": None,
     }
