@@ -35,8 +35,9 @@ class ProcessConfig(Settings):
         fused: whether models run in fewer operations: norms by torch's own function, and under bf16 weights that are
             rounded once they have changed instead of in every pass (`models/families/fused.py`); what bf16 rounds
             differs. None: on CUDA in bf16.
-        compiled: whether torch compiles the models' blocks for scoring and update (`models/families/compiled.py`). A
-            first step takes a minute or two longer, later runs find what was compiled in torch's cache.
+        compiled: whether torch compiles the blocks of PPO's models for scoring and update
+            (`models/families/compiled.py`). A first step takes a minute or two longer; later runs find what was
+            compiled in torch's cache.
         sharding: what the processes share out among them instead of each having all of it: `none`; `gradients`, the
             gradients and the optimizer's moments; `full`, the weights of the models' layers too.
         shard_group: how many processes of consecutive ranks hold the layers' matrices among them, as the GPUs of a node
@@ -56,10 +57,6 @@ class ProcessConfig(Settings):
     def __post_init__(self) -> None:
         if self.shard_group is not None and self.sharding == "none":
             raise ConfigError("processes.shard_group: with processes.sharding=none nothing is in shards; expected null")
-        if self.compiled and self.sharding == "full":
-            raise ConfigError(
-                "processes.compiled: blocks in shards are not compiled; expected false, or another sharding"
-            )
 
     def groups(self, count: int) -> int:
         """How many groups of processes each hold the layers' matrices.

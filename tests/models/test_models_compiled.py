@@ -17,10 +17,8 @@ from seldom import seldom
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.families import compiled, fused, packed
 from finegrained_rlhf.models.families.compiled import CompiledBlock, compile_blocks
-from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 REAL = [pytest.param("inductor", marks=pytest.mark.slow)]
 """Compiles for minutes; `eager` traces alike and runs what it traced."""
@@ -144,12 +142,6 @@ def test_gradient_checkpointing_computes_compiled_blocks_again(backend: str) -> 
         block.gradient_checkpointing = True
     assert away(gradients(other, False), gradients(plain, False)) < ORDER
     assert 2 <= graphs() <= 4
-
-
-def test_blocks_in_shards_are_refused() -> None:
-    with pytest.raises(ConfigError, match="processes.compiled: blocks in shards are not compiled"):
-        ProcessConfig(compiled=True, sharding="full")
-    assert ProcessConfig(compiled=True, sharding="gradients").compiled
 
 
 _PASSES = """

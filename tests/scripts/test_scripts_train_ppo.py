@@ -165,6 +165,19 @@ def test_two_processes_train_the_adapters_of_one(smoke_keys: list[str], tmp_path
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["gradients", "full"])
+def test_two_processes_with_compiled_blocks_give_the_parameters_of_one(
+    smoke: Path, smoke_keys: list[str], tmp_path: Path, sharding: str
+) -> None:
+    compiled = ["total_steps=1", "processes.compiled=true", f"processes.sharding={sharding}"]
+    finished = run_in_two_processes(*command(tmp_path / "two", *compiled, *smoke_keys))
+    assert finished.returncode == 0, finished.stderr
+    start, one, two = weights(smoke, 0), weights(smoke, 1), weights(tmp_path / "two", 1)
+    assert max(float((one[key] - start[key]).abs().max()) for key in one) >= 1e-4
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
+
+
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_algorithm_without_a_value_model(smoke: Path, smoke_keys: list[str], tmp_path: Path, processes: int) -> None:
     """One key chooses it; the experiment's value model is not loaded."""

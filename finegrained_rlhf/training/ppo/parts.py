@@ -56,14 +56,14 @@ class PPOModels:
     ) -> None:
         self.policy, self.value = policy.eval(), None if value is None else value.eval()
         self.reference = ReferencePolicy(self.policy)
+        separate = [value.backbone] if isinstance(value, SeparateValueModel) else []
+        models = [self.policy.model, self.reference.model, *separate]
+        for model in models if processes.compiled else ():
+            compile_blocks(model)  # before sharding, whose classes stand above
         if processes.sharding != "none":
             self._shard(processes)
-        separate = [value.backbone] if isinstance(value, SeparateValueModel) else []
-        for model in (self.policy.model, self.reference.model, *separate):
-            if processes.fused:
-                fuse(model)
-            if processes.compiled:
-                compile_blocks(model)
+        for model in models if processes.fused else ():
+            fuse(model)
         self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
         self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps, processes)
 
