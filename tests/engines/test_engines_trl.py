@@ -132,7 +132,7 @@ def test_two_updates_a_batch(algorithm: str, tmp_path: Path) -> None:
 # Several processes ---------------------------------------------------------------------------------------------------
 
 
-def launched(directory: Path, steps: Steps, flags: list[str], **given: Any) -> tuple[int, str]:
+def launched(directory: Path, steps: Steps, flags: list[str], cpu: str = "true", **given: Any) -> tuple[int, str]:
     directory.mkdir(exist_ok=True)
     model("llama").save_pretrained(directory / "run_model")
     (directory / "task.json").write_text(json.dumps({"steps": steps, "given": given}), encoding="utf-8")
@@ -147,7 +147,8 @@ def launched(directory: Path, steps: Steps, flags: list[str], **given: Any) -> t
     ]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port()), *flags]
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests/helpers"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": cpu}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     script = str(ROOT / "tests/helpers/trl_toy.py")
     done = subprocess.run(
         [*command, script, str(directory)], env=environment, capture_output=True, text=True, timeout=900
@@ -186,6 +187,22 @@ def test_accelerate_shards_nothing_on_a_cpu(recorded: tuple[Steps, dict[str, tor
     assert code == 0, said[-3000:]
     assert (tmp_path / "type").read_text() == "MULTI_CPU"
     same(load_file(tmp_path / "weights.safetensors"), expected)
+
+
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_deepspeed_shards_over_gloo(
+    recorded: tuple[Steps, dict[str, torch.Tensor]], tmp_path: Path, stage: str
+) -> None:
+    """It must not be told that there is a CPU alone: accelerate 1.15 then leaves DeepSpeed away, too."""
+    pytest.importorskip("deepspeed")
+    steps, expected = recorded
+    flags = ["--use_deepspeed", "--zero_stage", stage, "--zero3_save_16bit_model", "true"]
+    given: dict[str, Any] = {"use_cpu": False, "ddp_backend": "gloo", "per_device_train_batch_size": 4}
+    code, said = launched(tmp_path, steps, [*flags, "--gradient_accumulation_steps", "1"], cpu="false", **given)
+    assert code == 0, said[-3000:]
+    assert (tmp_path / "type").read_text() == "DEEPSPEED"
+    same(load_file(tmp_path / "weights.safetensors"), expected)
+    check_run(tmp_path / "run", steps)
 
 
 # Adapters, continuing, evaluation, what moves -------------------------------------------------------------------------

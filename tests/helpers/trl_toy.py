@@ -131,7 +131,7 @@ def run(directory: Path) -> None:
     task: Mapping[str, Any] = json.loads((directory / "task.json").read_text(encoding="utf-8"))
     made = trainer(directory / "run", task["steps"], **task["given"])
     made.train(resume_from_checkpoint=task.get("resume"))
-    state = made.accelerator.get_state_dict(made.model)  # whole, where it is sharded
+    state = made.accelerator.get_state_dict(made.deepspeed or made.model)  # whole, where it is sharded
     if made.accelerator.is_main_process:
         save_file(
             {k: v.detach().cpu().clone().contiguous() for k, v in state.items()}, directory / "weights.safetensors"
