@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from annotation_toy import item, project
 
 from finegrained_rlhf.annotation.adjudication import (
     Adjudicate,
+    How,
     adjudicated,
     central_correction,
     voted_preferences,
@@ -24,6 +26,7 @@ from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 
 SEGMENTER = SpacySegmenter("rules")
+HOWS: tuple[How, ...] = ("majority", "union", "drawn")
 TEXT = "The lake is very wide on all of its sides. It is cold in there all the year. Nobody swims."
 ITEM = item("q1", answers=(TEXT, "It is wide.", "It is cold."))
 FIRST, SECOND, THIRD = (
@@ -140,3 +143,28 @@ def test_a_model_of_annotators_hears_the_careful_where_votes_hear_the_many() -> 
         return count
 
     assert wrong("dawid_skene") < 0.7 * wrong("majority")
+
+
+@pytest.mark.parametrize(("overlooks", "invents"), [(0.2, 0.05), (0.3, 0.1), (0.3, 0.02)])
+def test_items_of_one_and_of_two_people_have_errors_as_often_where_one_is_drawn(
+    overlooks: float, invents: float
+) -> None:
+    """Four people who overlook errors and invent some; errors kept on items of two over those on items of one."""
+    chance, rates = random.Random(1), {1: Counter[str](), 2: Counter[str]()}
+    version, many = project([ITEM]).guideline_version, 3000
+    places = [(TEXT.index(piece), TEXT.index(piece) + len(piece)) for piece in (FIRST, SECOND, THIRD)]
+    for number in range(2 * many):
+        one, true = item(f"q{number}", answers=(TEXT,)), [chance.random() < 0.25 for _ in places]
+        people = chance.sample(("ann", "ben", "cy", "dan"), 1 + number % 2)
+        made = []
+        for who in people:
+            says = [chance.random() < (1 - overlooks if error else invents) for error in true]
+            marks = [SpanError(*place, "Irrelevant", "") for place, error in zip(places, says, strict=True) if error]
+            made.append(Annotation(one.id, who, "page", version, None, 0, (0,), tuple(marks)))
+        for how in HOWS:
+            errors = adjudicated(one, made, QA_FEEDBACK, SEGMENTER, how).marked[0].errors
+            kept = sum(any(e.start < end and e.end > start for e in errors) for start, end in places)
+            rates[len(people)][how] += kept
+    ratios = {how: rates[2][how] / rates[1][how] for how in HOWS}
+    assert 0.95 < ratios["drawn"] < 1.05, ratios
+    assert ratios["majority"] < 0.9 and ratios["union"] > 1.1, ratios
