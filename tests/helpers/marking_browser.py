@@ -22,13 +22,18 @@ from finegrained_rlhf.web.marking.store import FILE
 
 
 class Server:
-    """`finegrained serve DIRECTORY` on a port that stays the same."""
+    """`finegrained serve DIRECTORY` on a port that stays the same.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: that is served.
+        log: what it says; None: beside the directory.
+    """
+
+    def __init__(self, directory: Path, log: Path | None = None) -> None:
         with listening("127.0.0.1", 0) as free:
             self.port = free.getsockname()[1]
         self.directory, self.url, self.said = directory, f"http://localhost:{self.port}", ""
-        self.log = directory.parent / f"{directory.name}_server.txt"
+        self.log = log or directory.parent / f"{directory.name}_server.txt"
         self.start()
 
     def start(self) -> None:
@@ -176,4 +181,5 @@ def assert_all_kept(directory: Path, item: str, annotator: str, heard: Sequence[
         query = 'SELECT "update", "before" FROM events WHERE item = ? AND annotator = ?'
         rows = database.execute(query, (item, annotator)).fetchall()
     kept = {json.loads(part).get("correction", "") for row in rows for part in row}
-    assert [text for text in heard if not any(one.startswith(text) for one in kept)] == []
+    lost = [text for text in heard if not any(one.startswith(text) for one in kept)]
+    assert lost == [], f"{item} of {annotator}: {lost} are in none of the {len(rows)} events"
