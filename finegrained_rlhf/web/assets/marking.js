@@ -51,7 +51,9 @@ const Sync = ((payload) => {
     const pick = (of) => Object.fromEntries(names.map((name) => [name, of[name]]));
     const event = { item, before: pick(known[i]), update: pick(state) };
     const [key, last] = waiting().pop() || [];
-    const follows = last && last.item === item && open.has(key) && names.every((name) => name in last.update) && names.includes("correction");
+    /* Nor does a change that begins elsewhere than the last one ended, in what another tab wrote: both texts are kept. */
+    const goesOn = (name) => name in last.update && same(last.update[name], known[i][name]);
+    const follows = last && last.item === item && open.has(key) && names.every(goesOn) && names.includes("correction");
     known[i] = structuredClone(state);
     /* Keys that follow each other are one event, always of a new id: another tab may be sending the one before. */
     const id = `${Date.now().toString(36).padStart(9, "0")}-${String((count += 1)).padStart(6, "0")}-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
@@ -69,7 +71,9 @@ const Sync = ((payload) => {
   };
   const soon = (delay) => { clearTimeout(timer); timer = setTimeout(send, delay); };
 
+  /* An answer that comes when another tab works is older than what that tab has kept meanwhile: it is for the next one. */
   const adopt = (tasks) => {
+    if (Kept.elsewhere()) return;
     payload.tasks.forEach((task, i) => {
       if (!(task.item in tasks)) return;
       const now = expected(task, tasks[task.item].state);
