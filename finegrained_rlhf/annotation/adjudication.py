@@ -5,6 +5,7 @@ Marks of several people are made one by votes on segments, on passage sentences 
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +25,9 @@ from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.metrics.agreement import correction_f1
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 
-How = Literal["majority", "union", "intersection", "dawid_skene"]
-"""A mark stays where more than half, one, or all of the annotators mark its segment, or where a model of annotators
-believes in it."""
+How = Literal["majority", "union", "intersection", "dawid_skene", "drawn"]
+"""A mark stays where more than half, one, or all of the annotators mark its segment, where a model of annotators
+believes in it, or where the one who is drawn by the item's id made it."""
 
 
 def enough(votes: int, people: int, how: How) -> bool:
@@ -59,6 +60,8 @@ def adjudicated(
         believed: what the model of annotators believes, for `dawid_skene` (`believed_errors`).
     """
     feedback = None
+    if how == "drawn":  # items that several saw have the errors of one person then, as items of one person have
+        annotations = [random.Random(item.id).choice(sorted(annotations, key=lambda one: one.annotator))]
     if item.marked is not None:
         text = item.answers[item.marked]
         as_it_is = len(annotations) == 1 and how != "dawid_skene"
@@ -211,7 +214,7 @@ def by_item(annotations: Sequence[Annotation]) -> Mapping[str, list[Annotation]]
     return grouped
 
 
-Adjudication = Literal["majority", "union", "intersection", "dawid_skene", "expert"]
+Adjudication = Literal["majority", "union", "intersection", "dawid_skene", "drawn", "expert"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +226,8 @@ class Adjudicate(Settings):
         tasks: directory of the project.
         output: feedback FILE for `finegrained train-reward-model`.
         how: `majority` (more than half of the annotators of an item mark a segment), `union`, `intersection`,
-            `dawid_skene` (a model of annotators believes in it, on items of one person too; needs crowd-kit), or
+            `dawid_skene` (a model of annotators believes in it, on items of one person too; needs crowd-kit), `drawn`
+            (what one of them says who is drawn by the item's id: errors are as frequent as on items of one person), or
             `expert`: what one person says, where there is an annotation of hers, else as `majority`.
         expert: the name of that person.
         provenance: whether the records name who made each mark, and hold the marks that were dropped; without, they

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib import metadata, resources
 from pathlib import Path
@@ -50,6 +50,7 @@ class Settings:
         trusted: classes beside the project's own that rewards of runs may name in the playground.
         answering: how the page "Ask" answers; None: with the models that are found by themselves.
         played: a model behind an endpoint, one more policy of the playground.
+        policies: further policies of the playground, each name with its model's directory.
     """
 
     directory: Path
@@ -62,6 +63,7 @@ class Settings:
     trusted: Sequence[str] = ()
     answering: AskSettings | None = None
     played: EndpointGenerator | None = None
+    policies: Mapping[str, Path] = field(default_factory=dict)
 
 
 def create_app(settings: Settings) -> FastAPI:

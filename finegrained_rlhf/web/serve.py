@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.markers import InputFile, at_least, at_most
+from finegrained_rlhf.core.markers import InputFile, ModelName, at_least, at_most
 from finegrained_rlhf.inscit.asking.job import AskSettings
 from finegrained_rlhf.runtime.remote.chat import EndpointGenerator
 from finegrained_rlhf.web.address import answer, is_loopback, listening, of_extra
@@ -34,6 +34,8 @@ class Serve:
             such as one that asks a server; on the command line alone.
         ask: how the page "Ask" answers, as `finegrained ask` does; None: with the models that are found by themselves.
         play: a model behind an endpoint, one more policy of the playground (`text_generator@play=endpoint`).
+        policies: models of the Hub, model directories or runs anywhere, more policies of the playground; who asks can
+            choose among these names alone.
         memory: FILE of a `UserMemory`, or `postgresql://…`, one of whose users sees, corrects and forgets what is known
             of them; None has no such page.
         user: who that is, by name: whoever may open the page.
@@ -61,6 +63,7 @@ class Serve:
         trust: str | Sequence[str] | None = None,
         ask: AskSettings | None = None,
         play: EndpointGenerator | None = None,
+        policies: Sequence[ModelName] = (),
     ) -> None:
         self.tls = certificate is not None
         if self.tls != (key is not None):
@@ -78,6 +81,7 @@ class Serve:
             raise ConfigError("user_header: anybody could say who they are; it needs behind_proxy=true")
         self.memory, self.user, self.user_header = memory, user, user_header
         self.certificate, self.key, self.ask, self.play = certificate, key, ask, play
+        self.policies = tuple(policies)
         self.trust = (trust,) if isinstance(trust, str) else tuple(trust or ())
         self.directory, self.port, self.host, self.open = Path(directory), port, host, open
         self.behind_proxy, self.names = behind_proxy, tuple(names)
@@ -88,11 +92,13 @@ class Serve:
         Raises:
             ConfigError: a package of the extra `web` is missing, or the port is taken.
             DataError: there is no such directory.
+            ModelError: one of `policies` is no language model, or neither cached nor to be fetched.
         """
         if not self.directory.is_dir():
             raise DataError("no such directory; expected one with runs below it", file=self.directory)
         with of_extra("serve"):
             from finegrained_rlhf.web.application import Settings, create_app
+            from finegrained_rlhf.web.playground.choices import named_policies
         settings = Settings(
             self.directory.resolve(),
             self.names,
@@ -104,6 +110,7 @@ class Serve:
             trusted=self.trust,
             answering=self.ask,
             played=self.play,
+            policies=named_policies(self.policies),
         )
         app = create_app(settings)
         with listening(self.host, self.port) as listener:

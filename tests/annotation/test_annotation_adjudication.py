@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
+from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from annotation_toy import item, project
 
 from finegrained_rlhf.annotation.adjudication import (
     Adjudicate,
+    How,
     adjudicated,
     central_correction,
     voted_preferences,
@@ -24,6 +28,8 @@ from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 
 SEGMENTER = SpacySegmenter("rules")
+HOWS: list[How] = ["majority", "intersection", "union", "drawn"]
+HOWS += ["dawid_skene"] if find_spec("crowdkit") else []  # of the extra web
 TEXT = "The lake is very wide on all of its sides. It is cold in there all the year. Nobody swims."
 ITEM = item("q1", answers=(TEXT, "It is wide.", "It is cold."))
 FIRST, SECOND, THIRD = (
@@ -140,3 +146,60 @@ def test_a_model_of_annotators_hears_the_careful_where_votes_hear_the_many() -> 
         return count
 
     assert wrong("dawid_skene") < 0.7 * wrong("majority")
+
+
+def kept_of_two_over_one(overlooks: float, invents: float, seed: int = 1) -> dict[str, float]:
+    """Of each rule, errors kept on items of two people over those on items of one, as docs/annotation.md says it.
+
+    4000 items of four sentences, a quarter of them wrong, by one and two of four people in turns; what is wrong in an
+    item of one is wrong in the next one, of two.
+    """
+    chance, version = random.Random(seed), project([ITEM]).guideline_version
+    text = f"{TEXT} Boats stop at noon."
+    places = [(text.index(piece), text.index(piece) + len(piece)) for piece in (FIRST, SECOND, THIRD, "Boats stop")]
+    items = {f"q{number}": item(f"q{number}", answers=(text,)) for number in range(4000)}
+    made: dict[str, list[Annotation]] = {}
+    true: list[bool] = []
+    for number, name in enumerate(items):
+        true = true if number % 2 else [chance.random() < 0.25 for _ in places]
+        for who in chance.sample(("ann", "ben", "cy", "dan"), 1 + number % 2):
+            says = [chance.random() < (1 - overlooks if error else invents) for error in true]
+            marks = [SpanError(*place, "Irrelevant", "") for place, error in zip(places, says, strict=True) if error]
+            made.setdefault(name, []).append(Annotation(name, who, "page", version, None, 0, (0,), tuple(marks)))
+    believed, rates = {}, {how: Counter[int]() for how in HOWS}
+    if "dawid_skene" in HOWS:
+        from finegrained_rlhf.annotation.annotator_model import believed_errors
+
+        believed = believed_errors(items, [one for rows in made.values() for one in rows], QA_FEEDBACK, SEGMENTER)
+    for how in HOWS:
+        for name, rows in made.items():
+            errors = adjudicated(items[name], rows, QA_FEEDBACK, SEGMENTER, how, believed).marked[0].errors
+            rates[how][len(rows)] += sum(any(e.start < end and e.end > start for e in errors) for start, end in places)
+    return {how: count[2] / count[1] for how, count in rates.items()}
+
+
+def committed_ratios() -> dict[tuple[float, float], dict[str, float]]:
+    """The table of docs/annotation.md, by overlooked and invented."""
+    page = (Path(__file__).parents[2] / "docs" / "annotation.md").read_text("utf-8")
+    head, _, *rows = page[page.index("| overlooked, invented |") :].split("\n\n")[0].splitlines()
+    columns = [re.findall(r"`(\w+)`", cell) for cell in head.strip("|").split("|")]
+    made = {}
+    for row in rows:
+        setting, *values = (cell.strip() for cell in row.strip("|").split("|"))
+        overlooks, invents = map(float, setting.split(", "))
+        given = zip(columns[1:], values, strict=True)
+        made[overlooks, invents] = {how: float(value) for names, value in given for how in names}
+    return made
+
+
+@pytest.mark.parametrize(("overlooks", "invents"), list(committed_ratios()))
+def test_items_of_one_and_of_two_people_have_errors_as_often_where_one_is_drawn(
+    overlooks: float, invents: float
+) -> None:
+    ratios, committed = kept_of_two_over_one(overlooks, invents), committed_ratios()[overlooks, invents]
+    assert set(ratios) == set(committed) - ({"dawid_skene"} - set(HOWS))
+    assert ratios == pytest.approx({how: committed[how] for how in ratios}, abs=0.006)
+    found, false = 0.25 * (1 - overlooks), 0.75 * invents  # of a sentence, by one person
+    both = (found * (1 - overlooks) + false * invents) / (found + false)
+    for how, expected in {"majority": both, "intersection": both, "union": 2 - both, "drawn": 1.0}.items():
+        assert ratios[how] == pytest.approx(expected, abs=0.05), (how, ratios)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,16 +18,22 @@ from marking_toy import PASSWORD
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from finegrained_rlhf.web.address import listening
+from finegrained_rlhf.web.marking.store import FILE
 
 
 class Server:
-    """`finegrained serve DIRECTORY` on a port that stays the same."""
+    """`finegrained serve DIRECTORY` on a port that stays the same.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: that is served.
+        log: what it says; None: beside the directory.
+    """
+
+    def __init__(self, directory: Path, log: Path | None = None) -> None:
         with listening("127.0.0.1", 0) as free:
             self.port = free.getsockname()[1]
         self.directory, self.url, self.said = directory, f"http://localhost:{self.port}", ""
-        self.log = directory.parent / f"{directory.name}_server.txt"
+        self.log = log or directory.parent / f"{directory.name}_server.txt"
         self.start()
 
     def start(self) -> None:
@@ -122,3 +131,55 @@ def settled(page: Page) -> None:
     expect(page.locator("#sent")).to_have_text("Saved", timeout=600_000)
     while page.evaluate("Sync.waiting().length"):  # a page may not evaluate text, as a function that waits there would
         page.wait_for_timeout(50)
+
+
+# Types a key every few milliseconds, as somebody does who takes no notice of another tab: where this one may not work,
+# it is taken over. Keeps what the box held each time before another tab took over, and at the end.
+_TYPES = """([text, pause]) => new Promise((done) => {
+  const left = [...text], heard = [];
+  let last = null;
+  const key = () => {
+    if (!left.length) { if (last !== null) heard.push(last); done(heard); return; }
+    const other = document.getElementById("take-over"), box = document.getElementById("correction");
+    if (other) { if (last !== null) heard.push(last); last = null; other.click(); }
+    else {
+      box.value += left[0];
+      box.dispatchEvent(new Event("input", { bubbles: true }));
+      if (Store.state.correction === box.value && !Store.readOnly) { last = box.value; left.shift(); }
+    }
+    setTimeout(key, pause);
+  };
+  key();
+})"""
+
+
+def typed_at_once(first: Page, second: Page, item: str, texts: tuple[str, str]) -> list[str]:
+    """Two tabs of one person type into one task at the same time, each taking it from the other again and again.
+
+    Returns:
+        What the box held each time when one of them was last heard: none of it may be lost.
+    """
+    pages = (first, second)
+    for page in pages:
+        if page.locator("#take-over").count():
+            page.click("#take-over")
+        at(page, item)
+    for page, text, pause in zip(pages, texts, (7, 11), strict=True):
+        page.evaluate(
+            f"(given) => {{ window.heard = null; ({_TYPES})(given).then((all) => {{ window.heard = all; }}); }}",
+            [text, pause],
+        )
+    for page in pages:
+        while page.evaluate("window.heard") is None:
+            page.wait_for_timeout(20)
+    return [text for page in pages for text in page.evaluate("window.heard")]
+
+
+def assert_all_kept(directory: Path, item: str, annotator: str, heard: Sequence[str]) -> None:
+    """Require the log of events of a task to hold every text, or one that goes on from it."""
+    with contextlib.closing(sqlite3.connect(f"file:{directory / FILE}?mode=ro", uri=True)) as database:
+        query = 'SELECT "update", "before" FROM events WHERE item = ? AND annotator = ?'
+        rows = database.execute(query, (item, annotator)).fetchall()
+    kept = {json.loads(part).get("correction", "") for row in rows for part in row}
+    lost = [text for text in heard if not any(one.startswith(text) for one in kept)]
+    assert lost == [], f"{item} of {annotator}: {lost} are in none of the {len(rows)} events"

@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy")
 
 from annotation_toy import item
 from browser import CONTRAST, faults, launched
-from marking_browser import at, finish, invited, joined, mark, own, settled
+from marking_browser import assert_all_kept, at, finish, invited, joined, mark, own, settled, typed_at_once
 from marking_toy import PASSWORD, tasks_below
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from served import served_app
@@ -144,6 +144,25 @@ def test_a_page_closed_without_a_connection_brings_everything_when_it_is_opened_
     tab.get_by_role("button", name="Sign in").click()
     tab.wait_for_url("**/marking")
     settled(again)
+    ann.close()
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_what_two_tabs_type_into_one_task_at_once_is_all_in_the_log(
+    browser: Browser, office: Office, connected: bool
+) -> None:
+    url, owner, directory = office
+    ann = joined(browser, invited(owner, url, "ann"))
+    page = working(ann)
+    other = ann.new_page()
+    other.goto(page.url)
+    ann.set_offline(not connected)
+    heard = typed_at_once(page, other, "q1", ("abcdefghij" * 4, "0123456789" * 4))
+    assert len(heard) > 4  # they did take it from each other
+    ann.set_offline(False)
+    settled(next(tab for tab in (page, other) if not tab.locator("#take-over").count()))  # the other may only read
+    assert_all_kept(directory, "q1", "ann", heard)
+    expect(page.locator("#correction")).to_have_value(other.locator("#correction").input_value())
     ann.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -15,19 +17,22 @@ import yaml
 
 pytest.importorskip("fastapi")
 
+from hub_toy import COMMIT, put_into_cache
+from huggingface_hub import constants
 from playground_toy import QUESTION, ROW, make_run, reward
 from remote_toy import FakeService, chat
 from starlette.testclient import TestClient
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig, RewardGate
 from finegrained_rlhf.runtime import EndpointGenerator, RemoteConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.web import serve
 from finegrained_rlhf.web.application import Settings, create_app
 from finegrained_rlhf.web.playground import engine
-from finegrained_rlhf.web.playground.choices import ENDPOINT, Choices
+from finegrained_rlhf.web.playground.choices import ENDPOINT, Choices, named_policies
 from finegrained_rlhf.web.serve import Serve
 
 ASKED = {"row": ROW, "reward": "run", "policies": ["run"], "samples": 4, "longest": 12}
@@ -204,6 +209,60 @@ def test_an_endpoint_is_one_more_policy_that_the_runs_reward_scores(
             client.app.state.choices.endpoint = EndpointGenerator(nobody, "m")  # type: ignore[attr-defined]
             away = client.post("/playground/answers", json={**ASKED, "policies": [ENDPOINT]})
     assert away.status_code == 422 and away.json()["error"].startswith("http://127.0.0.1:9/v1: given up after")
+
+
+def test_policies_that_the_owner_names_answer_and_no_others_can_be_named(
+    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(made / "run/policy", tmp_path / "elsewhere/gpt")
+    put_into_cache(tmp_path / "hub", "org/tiny", made / "run/policy")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub, local = "org/tiny@" + COMMIT, str(tmp_path / "elsewhere/gpt")
+    with serving(made, monkeypatch, policies=named_policies([hub, local])) as client:
+        page = client.get("/playground", params={"policy": hub}).text
+        assert f'name="policy" value="{hub}" checked' in page and f'name="policy" value="{local}">' in page
+        body = {**ASKED, "policies": ["run", hub, local]}
+        given = client.post("/playground/answers", json=body).json()["answers"]
+        assert [one["policy"] for one in given] == ["run"] * 4 + [hub] * 4 + [local] * 4
+        texts = [one["text"] for one in given]
+        assert texts[:4] == texts[4:8] == texts[8:] and any(texts)  # the same weights, drawn alike
+        edited = {"row": ROW, "reward": "run", "answers": [{"policy": hub, "text": "red two", "edited": True}]}
+        (scored,) = client.post("/playground/scores", json=edited).json()["answers"]
+        assert scored["tokens"] == 2 and worth(scored, "words") == pytest.approx(0.8)
+        for name in ("org/tiny", "org/tiny@main", str(tmp_path / "elsewhere"), f"{local}/", "../elsewhere/gpt"):
+            refused = client.post("/playground/answers", json={**ASKED, "policies": [name]})
+            assert refused.status_code == 422 and "expected a directory below served" in refused.json()["error"]
+
+
+def test_a_named_policy_stands_in_the_place_of_the_one_below_by_that_name(made: Path, tmp_path: Path) -> None:
+    choices = Choices(made, named={"run": tmp_path})
+    assert choices.policies() == ["run"]
+    with pytest.raises(ModelError, match=re.escape(f"{tmp_path}: no model here")):
+        choices.policy("run")
+
+
+def test_a_named_policy_that_is_none_is_refused_before_anybody_can_ask(
+    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(serve, "listening", lambda *_: pytest.fail("bound"))
+    shutil.copytree(made / "run/policy", tmp_path / "pickled")
+    (tmp_path / "pickled/model.safetensors").rename(tmp_path / "pickled/pytorch_model.bin")
+    shutil.copytree(made / "run/policy", tmp_path / "bert")
+    config = json.loads((tmp_path / "bert/config.json").read_text())
+    (tmp_path / "bert/config.json").write_text(json.dumps({**config, "architectures": ["T5ForTokenClassification"]}))
+    wrong = {
+        "org/absent": "org/absent: no such file or directory, and the Hub's model is not",
+        "org/absent@v2": "revision v2 of the Hub's model is not",
+        str(tmp_path / "nothing"): "no model here",
+        str(tmp_path / "pickled"): "safetensors",
+        str(tmp_path / "bert"): "T5ForTokenClassification, expected a causal or a sequence-to-sequence language model",
+    }
+    for name, words in wrong.items():
+        with pytest.raises(ModelError, match=re.escape(words)):
+            Serve(str(made), policies=[str(made / "run"), name]).run()
 
 
 # What is refused -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ const Sync = ((payload) => {
   const prefix = JSON.stringify(["finegrained-annotation/2", payload.project_id, payload.annotator, "event"]).slice(0, -1);
   const texts = ["noError", "nothingMissing", "correction", "status"];
   const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-  const memory = new Map(), tried = new Set();  // events that the storage had no room for; events that may be with the server
+  const memory = new Map(), open = new Set();  // events that the storage had no room for; events of this tab that were not sent
   let storage = null, count = 0, busy = false, pause = 0, timer = null, csrf = server.csrf, said = "Saved";
   try { storage = window.localStorage; } catch (error) { storage = null; }
 
@@ -51,13 +51,15 @@ const Sync = ((payload) => {
     const pick = (of) => Object.fromEntries(names.map((name) => [name, of[name]]));
     const event = { item, before: pick(known[i]), update: pick(state) };
     const [key, last] = waiting().pop() || [];
-    const follows = last && last.item === item && !tried.has(key) && names.every((name) => name in last.update) && names.includes("correction");
+    /* Nor does a change that begins elsewhere than the last one ended, in what another tab wrote: both texts are kept. */
+    const goesOn = (name) => name in last.update && same(last.update[name], known[i][name]);
+    const follows = last && last.item === item && open.has(key) && names.every(goesOn) && names.includes("correction");
     known[i] = structuredClone(state);
-    if (follows) put(key, { ...last, update: { ...last.update, ...event.update } });
-    else {
-      const id = `${Date.now().toString(36).padStart(9, "0")}-${String((count += 1)).padStart(6, "0")}-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
-      put(`${prefix},"${id}"]`, { id, ...event });
-    }
+    /* Keys that follow each other are one event, always of a new id: another tab may be sending the one before. */
+    const id = `${Date.now().toString(36).padStart(9, "0")}-${String((count += 1)).padStart(6, "0")}-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
+    put(`${prefix},"${id}"]`, { id, item, before: (follows ? last : event).before, update: { ...(follows ? last.update : {}), ...event.update } });
+    open.add(`${prefix},"${id}"]`);
+    if (follows) drop(key);
     say("Saving…");
     soon(0);
   };
@@ -69,7 +71,9 @@ const Sync = ((payload) => {
   };
   const soon = (delay) => { clearTimeout(timer); timer = setTimeout(send, delay); };
 
+  /* An answer that comes when another tab works is older than what that tab has kept meanwhile: it is for the next one. */
   const adopt = (tasks) => {
+    if (Kept.elsewhere()) return;
     payload.tasks.forEach((task, i) => {
       if (!(task.item in tasks)) return;
       const now = expected(task, tasks[task.item].state);
@@ -85,7 +89,7 @@ const Sync = ((payload) => {
     if (document.readyState !== "complete") { soon(50); return; }
     const batch = waiting().slice(0, BATCH);
     if (!batch.length) { say("Saved"); return; }
-    batch.forEach(([key]) => tried.add(key));
+    batch.forEach(([key]) => open.delete(key));
     busy = true;
     try {
       const body = JSON.stringify({ annotator: payload.annotator, events: batch.map(([, event]) => event) });

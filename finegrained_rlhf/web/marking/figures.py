@@ -44,6 +44,7 @@ RULES = {
     "union": "at least one",
     "intersection": "all",
     "dawid_skene": "whom a model of annotators (Dawid–Skene) believes",
+    "drawn": "one of them, drawn by the item",
 }
 """When a marked segment stays where several people saw it."""
 DRAWS = 200

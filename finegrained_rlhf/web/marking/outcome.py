@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from finegrained_rlhf.annotation.annotations import write_annotations
 from finegrained_rlhf.annotation.project import Project
 from finegrained_rlhf.core.checks import require
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import atomic_directory, write_json, write_text
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.launch.children import as_yaml, run_logged
@@ -33,6 +35,15 @@ def kinds(project: Project) -> list[str]:
     made = list(taxonomy.categories)
     made += ["completeness"] if taxonomy.missing and taxonomy.correction else []
     return made + (["preference"] if taxonomy.preferences else [])
+
+
+def numbers_of(form: Mapping[str, str]) -> dict[str, float]:
+    """Epochs and learning rate of a form, where they are given. Raises ConfigError where one is no number."""
+    fields = {"reward_model.epochs": form.get("epochs", ""), "reward_model.optimizer.lr": form.get("lr", "")}
+    try:
+        return {name: float(value) for name, value in fields.items() if value.strip()}
+    except ValueError:
+        raise ConfigError("epochs and the learning rate are numbers") from None
 
 
 def write(work: Work, key: str) -> Path:

@@ -21,7 +21,7 @@ from finegrained_rlhf.annotation.measure_agreement import disagreements
 from finegrained_rlhf.annotation.tools import page_title
 from finegrained_rlhf.core.checks import require
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.web.marking import figures, outcome
+from finegrained_rlhf.web.marking import choosing, figures, outcome
 from finegrained_rlhf.web.marking.accounts import ROLES, SESSION_S, Accounts, Person, SlowDownError
 from finegrained_rlhf.web.marking.store import Store
 from finegrained_rlhf.web.marking.work import Event, Work
@@ -375,6 +375,7 @@ def project_page(request: Request, person: Reviewer, key: str, said: str = "") -
         **{"person": person, "key": key, "row": row, "project": project, "now": now, "said": said, "queue": queue},
         **{"people": figures.people(now, project), "progress": progress, "rules": figures.densities(now, project)},
         **{"kinds": outcome.kinds(project), "models": made.trainings.models()},
+        **{"selections": choosing.RULES, "judges": choosing.trained_models(made.work.directory)},
         **{"marked": outcome.exists(made.work, key), "saves": len(made.saves)},
         **{"trainings": [one for one in made.trainings.made if one.project == key], "p95": made.p95()},
         **{"version": _version(made, key), "others": sorted(set(known) - set(project.annotators))},
@@ -426,12 +427,12 @@ def change_project(request: Request, person: Owner, key: str, form: Fields) -> R
         return _to(here, said=f"{name} goes on to the other tasks.")
     if action == "write":
         return _to(here, said=f"Written to {outcome.write(made.work, key).relative_to(made.work.directory)}.")
+    if action == "select":
+        models = [field.removeprefix("model ") for field in form if field.startswith("model ")]
+        count = choosing.choose_next(made.work, key, form.get("select", ""), models)
+        return _to(here, said=f"{count} items that nobody has begun are ordered by {form['select']} now.")
     require(action == "train", f"there is no action {action!r}", "action")
-    numbers = {"reward_model.epochs": form.get("epochs", ""), "reward_model.optimizer.lr": form.get("lr", "")}
-    try:
-        given = {field: float(value) for field, value in numbers.items() if value.strip()}
-    except ValueError:
-        raise ConfigError("epochs and the learning rate are numbers") from None
+    given = outcome.numbers_of(form)
     kind, model, run = (form.get(field, "") for field in ("kind", "model", "run"))
     made.trainings.start(made.work, key, kind, model, run, given)
     return _to(here, said=f"Training {run}: it appears among the runs when it begins.")

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import sqlalchemy as sql
 from pydantic import BaseModel, ConfigDict, Field
 
-from finegrained_rlhf.annotation.items import item_row
+from finegrained_rlhf.annotation.items import AnnotationItem, item_row
 from finegrained_rlhf.annotation.project import EXPORT_FORMAT, Assignment, Project, assign, id_in
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import DataError
@@ -149,6 +149,44 @@ class Work:
                 row = {"project": key, "annotator": other, "item": item, "place": place, "alone": True}
                 put(connection, assignments, {**row, "order": text_of(orders[item])})
         return len(free)
+
+    def unbegun(self, key: str) -> list[AnnotationItem]:
+        """The items that one person has alone and has not begun. Raises DataError where the project is not open."""
+        project = self.project(key)
+        with self.store.writing() as connection:
+            free = self._unbegun(connection, key)
+        return [project.items[name] for names in free.values() for name in names]
+
+    def put_in_order(self, key: str, order: Sequence[str], chosen: Mapping[str, str]) -> int:
+        """Let everybody come to the items that he or she has alone and has not begun in this order; how many.
+
+        They change places among themselves: everything else of a person's list stays where it is.
+
+        Args:
+            key: of the project.
+            order: ids, the first ones first; those that were begun meanwhile are left out, others come last.
+            chosen: what items are said to be chosen by from now on (`strategy`), by id.
+        """
+        rank = {item: place for place, item in enumerate(order)}
+        with self.store.writing() as connection:
+            free = self._unbegun(connection, key)
+            for name, items in free.items():
+                theirs = sql.and_(of_task(assignments, key, name), assignments.c.item.in_(items))
+                query = sql.select(assignments.c.place).where(theirs).order_by(assignments.c.place)
+                places = [row[0] for row in connection.execute(query)]
+                wanted = sorted(items, key=lambda item: rank.get(item, len(rank)))
+                for place, item in zip(places, wanted, strict=True):
+                    moved = sql.update(assignments).where(of_task(assignments, key, name, item))
+                    connection.execute(moved.values(place=place))
+            left = {item for items in free.values() for item in items}
+            kept = sql.select(projects.c["items"]).where(projects.c.id == key)
+            rows = json.loads(connection.execute(kept).scalar_one())
+            for row in rows:
+                if row["id"] in left and row["id"] in chosen:
+                    row.update(strategy=chosen[row["id"]], probability=1.0)
+            connection.execute(sql.update(projects).where(projects.c.id == key).values(items=text_of(rows)))
+        self._read.cache_clear()
+        return len(left)
 
     def _unbegun(self, connection: sql.Connection, key: str) -> dict[str, list[str]]:
         """Single items without an event, by annotator."""

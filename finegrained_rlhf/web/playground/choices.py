@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.hub import place_of_model
 from finegrained_rlhf.feedback.outputs import passages_to_lists
 from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
@@ -43,17 +45,25 @@ class Choices:
         directory: resolved; nothing outside it is listed or opened by name.
         trusted: classes beside the project's own that a run's reward may name, such as one that asks a server.
         endpoint: a model behind an endpoint, which is one more policy.
+        named: further policies, each name with its directory; a policy below the directory by that name is not offered.
     """
 
-    def __init__(self, directory: Path, trusted: Sequence[str] = (), endpoint: EndpointGenerator | None = None) -> None:
-        self.directory, self.trusted, self.endpoint = directory, tuple(trusted), endpoint
+    def __init__(
+        self,
+        directory: Path,
+        trusted: Sequence[str] = (),
+        endpoint: EndpointGenerator | None = None,
+        named: Mapping[str, Path] = MappingProxyType({}),
+    ) -> None:
+        self.directory, self.trusted, self.endpoint, self.named = directory, tuple(trusted), endpoint, named
 
     def policies(self) -> list[str]:
-        """Runs with an exported policy, other directories with a language model, and the endpoint."""
+        """Runs with an exported policy, other directories with a language model, those named, and the endpoint."""
         runs = list(runs_below(self.directory))
         exported = [run for run in runs if (run / "policy" / "config.json").is_file()]
         below = [str(path.relative_to(self.directory)) for path in (*exported, *self._models(set(runs)))]
-        return below if self.endpoint is None else [*below, ENDPOINT]
+        known = [*(name for name in below if name not in self.named), *self.named]
+        return known if self.endpoint is None else [*known, ENDPOINT]
 
     def rewards(self) -> list[str]:
         """Runs that have a reward; the one that trained last comes first."""
@@ -73,10 +83,10 @@ class Choices:
         """The directory of a policy.
 
         Raises:
-            DataError: the name leads out of the directory.
+            DataError: the name leads out of the directory, and is none of those named.
             ModelError: there is no policy.
         """
-        path = self._below(name)
+        path = self.named[name] if name in self.named else self._below(name)
         check_language_model(str(path))
         return path
 
@@ -176,6 +186,18 @@ class Choices:
                 children.clear()
                 if _is_language_model(path):
                     yield path
+
+
+def named_policies(names: Sequence[str]) -> dict[str, Path]:
+    """Where policies lie that the server's owner names: Hub names (`org/name`, `org/name@revision`) or directories.
+
+    Raises:
+        ModelError: one is no language model, has no weights as safetensors, or is neither cached nor to be fetched.
+    """
+    places = {name: place_of_model(name).absolute() for name in names}
+    for place in places.values():
+        check_language_model(str(place))
+    return places
 
 
 def prompt_row(item: PromptInput) -> dict[str, Any]:

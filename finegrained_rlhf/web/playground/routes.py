@@ -94,7 +94,7 @@ class Mark(_Body):
 
 def _begin(app: FastAPI) -> None:
     settings = app.state.settings
-    app.state.choices = Choices(settings.directory, settings.trusted, settings.played)
+    app.state.choices = Choices(settings.directory, settings.trusted, settings.played, settings.policies)
     app.state.opening = threading.Lock()
 
 
