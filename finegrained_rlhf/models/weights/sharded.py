@@ -4,7 +4,8 @@ With `processes.sharding=full` a layer's matrices are gathered for its forward a
 it. With `gradients` those that are trained are gathered in the first forward pass of an update and kept until it is
 made. Their gradients are summed in fp32 at the process that has the rows. Under bf16 autocast they travel in bf16, in
 which autocast would use them. Embeddings, heads, norms, biases and adapters stay whole in every process, and have
-owners (`runtime/sharding/exchange.py`): they are small, and some are used outside a layer.
+owners (`runtime/sharding/exchange.py`): all but the tables of large vocabularies (`docs/multi_node.md`) are small, and
+some are used outside a layer.
 
 Passes that need a gradient must be made by all processes alike, equally often. Passes without one need not: for them
 `whole_weights` gathers a model once.

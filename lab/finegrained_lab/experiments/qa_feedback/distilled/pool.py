@@ -110,7 +110,7 @@ def pool_of(
         if not record.references:
             raise DataError("needs a gold answer", record=record.id, field="answer")
         measures = measured_answers(record.question, record.passages, record.references[0], record.outputs)
-        rewards = rewards_of(model, record, record.outputs, drawn)
+        rewards: dict[str, Sequence[float]] = {**rewards_of(model, record, record.outputs, drawn)}
         rewards[RECALL] = [row["facts/recalled"] or 0.0 for row in measures]
         if judge is not None:
             rewards[JUDGE] = totals(judge, record, record.outputs)[TOTAL]
