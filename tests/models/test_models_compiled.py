@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from families_toy import family_policy
+from families_toy import batch, family_policy
 from fused_toy import away, gradients, model, states
 from seldom import seldom
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from finegrained_rlhf.core.records import Greedy
 from finegrained_rlhf.models.families import compiled, fused, packed
 from finegrained_rlhf.models.families.compiled import CompiledBlock, compile_blocks
+from finegrained_rlhf.rollout import make_engine
 
 REAL = [pytest.param("inductor", marks=pytest.mark.slow)]
 """Compiles for minutes; `eager` traces alike and runs what it traced."""
@@ -134,6 +136,19 @@ def test_dropout_and_a_cache_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -
         llama(ids, use_cache=False)
         assert not _layers(llama)
     assert _layers(llama)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_decoding_is_not_compiled(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "compiled", lambda function: pytest.fail("was compiled"))
+    plain, other = family_policy(family), family_policy(family)
+    other.model.load_state_dict(plain.model.state_dict())
+    compile_blocks(other.model)
+    drawn = []
+    for of in (plain, other):
+        engine = make_engine(of)
+        drawn.append(engine.decode(engine.encode(batch()[0]), [Greedy()], max_new_tokens=4).response_ids)
+    assert torch.equal(*drawn)
 
 
 def test_gradient_checkpointing_computes_compiled_blocks_again(backend: str) -> None:

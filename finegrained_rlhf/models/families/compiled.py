@@ -17,8 +17,8 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
-from transformers import Cache
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.models.families.attention import RECOMPILE_LIMIT
@@ -39,16 +39,25 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 class CompiledBlock(Swapped):
-    """A block that is compiled in evaluation mode and without a cache; subclasses are a family's block too."""
+    """A block that is compiled where it is given data alone, and no dropout; subclasses are a family's block too.
+
+    Decoding gives it more: a cache, or what attends in its place (`rollout/steppers/causal.py`).
+    """
 
     _own: Callable[..., Any]
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """As the block's own."""
         own = type(self)._own
-        if not any(isinstance(given, Cache) for given in (*arguments, *options.values())):
+        if _is_data((*arguments, *options.values())):
             own = of_block(self, own)
         return own(self, *arguments, **options)
+
+
+def _is_data(given: Any) -> bool:
+    if isinstance(given, (tuple, list)):
+        return all(map(_is_data, given))
+    return given is None or isinstance(given, (Tensor, BlockMask, bool, int, float, str))
 
 
 def of_block(block: nn.Module, function: Callable[..., T]) -> Callable[..., T]:
