@@ -188,10 +188,10 @@ def _fused_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | N
     return attended.transpose(1, 2).contiguous().transpose(1, 2)  # as the kernel of CUDA lays it out
 
 
-_on_cpu = heads.bf16_product
+_on_cpu, _NAMESPACE = heads.bf16_product, "launches"
 
 
-@torch.library.custom_op("launches::product", mutates_args=())
+@torch.library.custom_op(f"{_NAMESPACE}::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """`bf16_product` as one operation, which a compiled graph does not take apart."""
     return _on_cpu(a, b)

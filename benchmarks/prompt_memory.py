@@ -37,18 +37,18 @@ def run(*words: str) -> int:
         FineGrainedError: it failed.
     """
     command, output = [sys.executable, "-m", "finegrained_rlhf", *words], subprocess.PIPE
-    said: list[str] = []
+    lines: list[str] = []
     with subprocess.Popen(
         command, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
-        most, reader = 0, threading.Thread(target=lambda: said.extend(process.stdout or ()))
+        most, reader = 0, threading.Thread(target=lambda: lines.extend(process.stdout or ()))
         reader.start()
         while process.poll() is None:
             most = max(most, resident(process.pid))
             time.sleep(0.1)
         reader.join()
     if process.returncode:
-        raise FineGrainedError(f"{words[0]} ended with {process.returncode}: {''.join(said)[-2000:]}")
+        raise FineGrainedError(f"{words[0]} ended with {process.returncode}: {''.join(lines)[-2000:]}")
     return most
 
 

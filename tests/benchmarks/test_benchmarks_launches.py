@@ -82,7 +82,7 @@ COMPILED = {
 @pytest.mark.parametrize("name", COMPILED)
 def test_another_compiled_layer_takes_no_more_kernels(name: str) -> None:
     one, two = (count_launches(name, layers=depth, new_tokens=8, compiled=True).record() for depth in (1, 2))
-    assert {part: two[part] - one[part] for part in COMPILED[name]} == COMPILED[name]
+    assert all(two[part] - one[part] <= most for part, most in COMPILED[name].items())
     eager = [count_launches(name, layers=depth, new_tokens=8).record() for depth in (1, 2)]
     assert all(COMPILED[name][part] < eager[1][part] - eager[0][part] for part in COMPILED[name])
 

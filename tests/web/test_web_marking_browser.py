@@ -147,6 +147,25 @@ def test_a_page_closed_without_a_connection_brings_everything_when_it_is_opened_
     ann.close()
 
 
+def test_a_text_that_another_tab_sets_back_stays_in_the_log(browser: Browser, office: Office) -> None:
+    url, owner, directory = office
+    ann = joined(browser, invited(owner, url, "ann"))
+    page = working(ann)
+    at(page, "q1")
+    ann.set_offline(True)
+    page.locator("#correction").press_sequentially("abc")
+    page.evaluate("""() => {
+      Kept.replace(Store.current, { state: { ...Store.state, correction: "ab" }, past: [] });
+      Store.refresh();
+    }""")
+    page.locator("#correction").press_sequentially("x")
+    expect(page.locator("#correction")).to_have_value("abx")
+    ann.set_offline(False)
+    settled(page)
+    assert_all_kept(directory, "q1", "ann", ["abc", "abx"])
+    ann.close()
+
+
 @pytest.mark.parametrize("connected", [True, False])
 def test_what_two_tabs_type_into_one_task_at_once_is_all_in_the_log(
     browser: Browser, office: Office, connected: bool

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from finegrained_rlhf.models.families.heads import bf16_product, is_product
+from finegrained_rlhf.models.families.heads import bf16_product, in_bf16, is_product
 from finegrained_rlhf.runtime.sharding.shards import is_shard
 
 _NORM_TOLERANCE = 1e-5
@@ -97,7 +97,7 @@ FusedLinear.__name__ = nn.Linear.__name__  # adapters and snapshots know layers 
 def round_weights(block: nn.Module) -> None:
     """Make anew what compiled passes through a block multiply by: copies of weights that have changed."""
     for layer in block.modules():
-        if isinstance(layer, FusedLinear) and _in_bf16(layer.weight.device.type):
+        if isinstance(layer, FusedLinear) and in_bf16(layer.weight.device.type):
             layer.rounded = layer._copies.of([layer])
 
 
@@ -113,11 +113,7 @@ def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
 
 def _takes_copies(states: Tensor, layers: Sequence[Any]) -> bool:
     plain = [isinstance(one, FusedLinear) and is_product(one) and one.weight.dtype == torch.float32 for one in layers]
-    return _in_bf16(states.device.type) and all(plain)
-
-
-def _in_bf16(device: str) -> bool:
-    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+    return in_bf16(states.device.type) and all(plain)
 
 
 def _product(states: Tensor, layers: Sequence[Any]) -> Tensor:

@@ -39,9 +39,8 @@ class HeadOfPass:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of states [..., D]."""
-        device, layer = hidden.device.type, self._layer
-        in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-        if not in_bf16 or not is_product(layer):
+        layer = self._layer
+        if not in_bf16(hidden.device.type) or not is_product(layer):
             logits: Tensor = layer(hidden)
             return logits
         if self._rounded is None:
@@ -51,6 +50,11 @@ class HeadOfPass:
         if layer.bias is not None:
             product = product + layer.bias.float()
         return product.unflatten(0, hidden.shape[:-1])
+
+
+def in_bf16(device: str) -> bool:
+    """Whether autocast computes in bf16 on this type of device."""
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
 
 
 def is_product(head: Any) -> bool:

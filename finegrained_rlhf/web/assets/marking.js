@@ -53,7 +53,9 @@ const Sync = ((payload) => {
     const [key, last] = waiting().pop() || [];
     /* Nor does a change that begins elsewhere than the last one ended, in what another tab wrote: both texts are kept. */
     const goesOn = (name) => name in last.update && same(last.update[name], known[i][name]);
-    const follows = last && last.item === item && open.has(key) && names.every(goesOn) && names.includes("correction");
+    /* Only a text that holds the last one takes its place: another tab may have set this one back meanwhile. */
+    const longer = names.includes("correction") && last && state.correction.startsWith(last.update.correction);
+    const follows = longer && last.item === item && open.has(key) && names.every(goesOn);
     known[i] = structuredClone(state);
     /* Keys that follow each other are one event, always of a new id: another tab may be sending the one before. */
     const id = `${Date.now().toString(36).padStart(9, "0")}-${String((count += 1)).padStart(6, "0")}-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;

@@ -171,8 +171,8 @@ class Work:
         with self.store.writing() as connection:
             free = self._unbegun(connection, key)
             for name, items in free.items():
-                theirs = sql.and_(of_task(assignments, key, name), assignments.c.item.in_(items))
-                query = sql.select(assignments.c.place).where(theirs).order_by(assignments.c.place)
+                movable = sql.and_(of_task(assignments, key, name), assignments.c.item.in_(items))
+                query = sql.select(assignments.c.place).where(movable).order_by(assignments.c.place)
                 places = [row[0] for row in connection.execute(query)]
                 wanted = sorted(items, key=lambda item: rank.get(item, len(rank)))
                 for place, item in zip(places, wanted, strict=True):
