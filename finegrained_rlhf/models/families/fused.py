@@ -112,8 +112,9 @@ def products(states: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
 
 
 def _takes_copies(states: Tensor, layers: Sequence[Any]) -> bool:
-    plain = [isinstance(one, FusedLinear) and is_product(one) and one.weight.dtype == torch.float32 for one in layers]
-    return in_bf16(states.device.type) and all(plain)
+    return in_bf16(states.device.type) and all(
+        isinstance(one, FusedLinear) and is_product(one) and one.weight.dtype == torch.float32 for one in layers
+    )
 
 
 def _product(states: Tensor, layers: Sequence[Any]) -> Tensor:
