@@ -11,6 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "Dstc11TrackTable": "track",
         "MinilmDstc11Table": "dstc11",
         "ResponseTable": "responses",
+        "TrainSnippetEncoder": "snippet_encoders",
         "WowTable": "thesis_tables",
     },
 )

@@ -64,6 +64,11 @@ class Label:
     snippets: frozenset[Snippet] = frozenset()
     response: str = ""
 
+    @property
+    def entities(self) -> frozenset[Entity]:
+        """What the snippets are about."""
+        return frozenset(snippet.entity for snippet in self.snippets)
+
     def to_json(self) -> dict[str, Any]:
         """As the track's files have it."""
         if not self.target:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finegrained_lab.experiments.dialki.track import Dstc11TrackTable, Rule, choose_rule
+from finegrained_lab.experiments.dialki.snippet_sets import Rule, choose_rule
+from finegrained_lab.experiments.dialki.track import Dstc11TrackTable
 from finegrained_lab.published.dialogues.dstc11 import dstc11_part
 from finegrained_lab.published.dialogues.dstc11_track import Snippet, read_labels
 from finegrained_rlhf.core.files import read_json
