@@ -108,6 +108,14 @@ def test_expert_iteration_beside_chance_and_the_best_of_n(tmp_path: Path, capsys
     best = {(row["reward"], row["n"]): row for row in result["curves"]}
     assert {name for name, _ in best} == {"bottleneck", *pool.PARTS, "length", "chance", "gold recall", "judge"}
     assert best["bottleneck", 1]["facts/recalled"] == 0.5 and best["bottleneck", 2]["itself"] == 1.0
+    assert result["curves_of"] == {"questions": 6, "samples": 2}
+    wide = ("It is green.", "It is 120 metres deep.", "It is blue.", "It is red.")
+    samples(tmp_path / "runs" / "seed_0" / "fold_3" / "start" / "wide.jsonl", *wide)
+    wider = table.run()
+    assert wider["curves_of"] == {"questions": 3, "samples": 4} and wider["rows"] == result["rows"]
+    best = {(row["reward"], row["n"]): row for row in wider["curves"]}
+    assert best["bottleneck", 1]["facts/recalled"] == 0.25 and best["bottleneck", 4]["facts/recalled"] == 1.0
+    assert "4 samples of each of 3 questions" in (tmp_path / "x.md").read_text()
     assert "## Does the judge count?" in (tmp_path / "x.md").read_text()
     other = OutputRecord("x", "Why?", PASSAGES, ("So.",), "q", ("No.",))
     write_outputs(tmp_path / "runs" / "seed_0" / "fold_3" / "chance" / "round_3.jsonl", [other])

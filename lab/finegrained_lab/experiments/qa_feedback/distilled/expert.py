@@ -40,7 +40,7 @@ from finegrained_rlhf.core.markers import Seed
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
-START, SAMPLES, LAST, PREFERRED = "start", "sft.jsonl", "round_3.jsonl", "preference_model"
+START, SAMPLES, WIDE, LAST, PREFERRED = "start", "sft.jsonl", "wide.jsonl", "round_3.jsonl", "preference_model"
 _COLUMNS = (JUDGE, TOTAL, *MEASURES)
 _JUDGE = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
 _UP, _DOWN, _FINISHED = ("facts/recalled", JUDGE), "facts/unsupported", "finished"
@@ -52,12 +52,14 @@ class _OfSeed:
 
     Attributes:
         pool: SFT's samples of all folds.
+        wide: more of them, of the folds that have them.
         given: what the folds' judges give known answers.
         sampled: the systems that answered, and the best of n of their samples.
         trivial: gold answers and copies.
     """
 
     pool: list[Pooled] = field(default_factory=list)
+    wide: list[Pooled] = field(default_factory=list)
     given: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     sampled: Systems = field(default_factory=lambda: defaultdict(list))
     trivial: Systems = field(default_factory=lambda: defaultdict(list))
@@ -74,7 +76,8 @@ class ExpertIterationTable(Results):
 
     Attributes:
         directory: of the seeds. A `seed_N/fold_K` has `start`, with `sft.jsonl`, `reward_model`, `judge` and, if any,
-            `preference_model`, and by arm a directory with `round_3.jsonl`.
+            `preference_model` and `wide.jsonl` (more samples, for the best of n), and by arm a directory with
+            `round_3.jsonl`.
         arms: in the page's order; one that a seed or fold lacks is left out of the table.
         answers: HTML page of the first seed's and fold's answers before and after, by the first arm.
         shown: questions on that page.
@@ -122,7 +125,8 @@ class ExpertIterationTable(Results):
         compared = [(name, SFT) for name in first.sampled if name != SFT]
         if CHANCE in arms:
             compared += [(arm, CHANCE) for arm in arms if arm != CHANCE]
-        pool = [one for measured in of_seed.values() for one in measured.pool]
+        pool = [one for measured in of_seed.values() for one in measured.wide or measured.pool]
+        most = min(len(one.measures) for one in pool)
         return self.write(
             {
                 **self.made_by(),
@@ -145,7 +149,8 @@ class ExpertIterationTable(Results):
                     for seed, measured in of_seed.items()
                     for goal in goals(arm, measured.sampled)
                 ],
-                "curves": curves(pool, [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= len(pool[0].measures)]),
+                "curves": curves(pool, [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]),
+                "curves_of": {"questions": len(pool), "samples": most},
                 "gate": judge_gate(_mean_over_seeds(of_seed), self._stress(every), _JUDGE, PARTS),
             }
         )
@@ -177,6 +182,8 @@ class ExpertIterationTable(Results):
             for name, rows in trivial_systems({TOTAL: model, JUDGE: judge}, pools[SFT]).items():
                 whole.trivial[name] += rows
             whole.pool += pools[SFT]
+            if (wide := fold / START / WIDE).is_file():
+                whole.wide += pool_of(model, read_outputs(wide), self.seed, judge, preferred)
         return whole
 
     def _stress(self, every: Sequence[Path]) -> dict[str, Any] | None:
@@ -197,7 +204,8 @@ class ExpertIterationTable(Results):
             "## What had to be reached",
             markdown_table(reached, [*_named(result["goals"]), "goal", "value", "wanted", "reached"]),
             gate_page(result["gate"]),
-            "## Best of n of SFT's samples\n\nIn expectation over all subsets of n samples, by what chooses; `gold "
+            "## Best of n of SFT's samples\n\n"
+            f"{_pooled(result)}In expectation over all subsets of n samples, by what chooses; `gold "
             "recall` is a bound that no reward knows, `itself` the reward that chooses. Where `itself` rises and the "
             "others do not, the reward is bought.",
             markdown_table(result["curves"], ["reward", "n", "itself", *MEASURES]),
@@ -239,6 +247,11 @@ def _training(seeds: Sequence[int]) -> str:
     if len(seeds) == 1:
         return f"one seed of training ({seeds[0]}): nothing is known of the spread between runs"
     return f"seeds {', '.join(map(str, seeds))} of training"
+
+
+def _pooled(result: Mapping[str, Any]) -> str:
+    of = result.get("curves_of")  # results of before do not say
+    return f"{of['samples']} samples of each of {of['questions']} questions. " if of else ""
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> list[str]:
