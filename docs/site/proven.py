@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -29,17 +29,32 @@ PAGE, README = ROOT / "docs/proven.md", ROOT / "README.md"
 LEDGER, RESULTS = ROOT / "docs/site/ledger.yaml", ROOT / "docs/results"
 MARKERS = ("<!-- proven: written by docs/site/proven.py -->", "<!-- /proven -->")
 BEDS_MARKERS = ("<!-- beds: written by docs/site/proven.py -->", "<!-- /beds -->")
-BEDS = {
-    "factworld/systems": "FactWorld, a small generated world",
-    "factworld/free_form": "the same with open questions and free gold answers",
-}
-"""Tables of the thesis's systems that the README's first screen shows, by what they were measured on."""
-SYSTEMS = {
-    "sft": "SFT",
-    "sft_full": "SFT-Full",
-    "preference_rlhf": "RLHF on preferences",
-    "fine_grained_rlhf": "fine-grained RLHF",
-}
+_OF_THE_THESIS = ("sft", "sft_full", "preference_rlhf", None, "fine_grained_rlhf")
+BEDS = (
+    ("FactWorld: mean of three error rates", "factworld/systems", "mean_error", _OF_THE_THESIS),
+    ("the same, open questions, free gold answers", "factworld/free_form", "mean_error", _OF_THE_THESIS),
+    (
+        "ToneWorld: most toxic of four continuations",
+        "detox/tone_world",
+        "average_max",
+        ("base", None, None, "holistic", "fine_grained"),
+    ),
+    (
+        "TalkWorld: errors a conversation, where luck is loud",
+        "turns/talk_world",
+        "errors",
+        ("demonstrations", None, None, "outcome", "dense"),
+    ),
+    (
+        "InscitWorld: answers of which something is false",
+        "inscit/world_ppo",
+        "true",
+        ("dpr_fid", None, None, "ppo_whole", "ppo_dense"),
+    ),
+)
+"""What the README's first screen shows: a test bed and what its oracle counts there, the table, its column, and the
+systems of `SYSTEMS` as the table names them (in a table of several settings, how the name begins)."""
+SYSTEMS = ("before RL", "SFT-Full", "preference reward", "holistic reward", "fine-grained reward")
 NAMES = {
     "canard": "CONQRR",
     "conqrr": "CONQRR",
@@ -260,13 +275,22 @@ def _asked(one: Asked) -> str:
 
 
 def beds_table() -> str:
-    """The thesis's systems on every test bed, by their mean error: the README's first table."""
+    """Policies before and after RL on every test bed, by an oracle's count of errors: the README's first table."""
     rows = []
-    for name, bed in BEDS.items():
+    for bed, name, column, systems in BEDS:
         summary = read_json(RESULTS / f"{name}.json")["summary"]
-        means = {shown: f"{summary[system]['mean_error']['mean']:.3f}" for system, shown in SYSTEMS.items()}
-        rows.append({"mean error, by an oracle": f"[{bed}](docs/results/{name}.md)", **means})
+        errors = {shown: _error(summary, system, column) for shown, system in zip(SYSTEMS, systems, strict=True)}
+        rows.append({"errors, by an oracle": f"[{bed}](docs/results/{name}.md)", **errors})
     return markdown_table(rows, list(rows[0])).strip()
+
+
+def _error(summary: Mapping[str, Any], system: str | None, column: str) -> str:
+    """The mean over seeds of a system's column, or of what it lacks where the column counts what is true."""
+    if system is None:
+        return "–"
+    value = next(of[column] for name, of in summary.items() if name.split(" (")[0] == system)
+    mean: float = value["mean"] if isinstance(value, Mapping) else value[0]
+    return f"{1 - mean if column == 'true' else mean:.3f}"
 
 
 def _listed(names: list[str]) -> str:
