@@ -6,15 +6,15 @@ What trains them is sentence-transformers.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from finegrained_lab.experiments.dialki.snippet_sets import Score, choose_rule, score_turns, set_scores
-from finegrained_lab.published.dialogues.dstc11_track import Snippet, Track, TrackTurn, read_track
+from finegrained_lab.experiments.dialki.snippet_sets import Score, by_cosine, choose_rule, score_turns, set_scores
+from finegrained_lab.published.dialogues.dstc11_track import Track, read_track
 from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, Seed, above, at_least
@@ -198,34 +198,31 @@ def open_scorer(kind: Kind, directory: str, seed: int = 0) -> Any:
 
 
 def scorer_of(kind: Kind, model: Any) -> Score:
-    """A model's score of each candidate of a turn: a cosine, or the probability that it is needed."""
+    """A model's score of each candidate: a cosine, or the probability that it is needed; each is read once."""
     import torch
 
-    known: dict[
-        tuple[str, ...], Any
-    ] = {}  # the same candidates are asked for with matched entities and with those of labels
+    def in_bf16(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def values(inputs: Any) -> Any:
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                return read(inputs)
 
-    def vectors(texts: Sequence[str]) -> Any:
-        new = [text for text in dict.fromkeys(texts) if (text,) not in known]
+        return _kept(values)
+
+    if kind == "bi_encoder":
+        vectors = in_bf16(lambda texts: model.encode(texts, normalize_embeddings=True))
+        return by_cosine(lambda texts: np.stack(vectors(texts)))
+    needed = in_bf16(lambda pairs: model.predict(pairs, batch_size=64, activation_fn=torch.nn.Sigmoid()).tolist())
+    return lambda _, turn, candidates: needed([(turn.turns[-1], text) for text in candidates.values()])
+
+
+def _kept(read: Callable[[list[Any]], Iterable[Any]]) -> Callable[[Sequence[Any]], list[Any]]:
+    """The same function of several inputs, which asks for each of them once."""
+    known: dict[Any, Any] = {}
+
+    def values(inputs: Sequence[Any]) -> list[Any]:
+        new = [one for one in dict.fromkeys(inputs) if one not in known]
         if new:
-            known.update(zip(((text,) for text in new), model.encode(new, normalize_embeddings=True), strict=True))
-        return np.stack([known[text,] for text in texts])
+            known.update(zip(new, read(new), strict=True))
+        return [known[one] for one in inputs]
 
-    def cosines(query: str, texts: Sequence[str]) -> list[float]:
-        values: list[float] = (vectors(texts) @ vectors([query])[0]).tolist()
-        return values
-
-    def probabilities(query: str, texts: Sequence[str]) -> list[float]:
-        new = [text for text in dict.fromkeys(texts) if (query, text) not in known]
-        if new:
-            read = model.predict([(query, text) for text in new], batch_size=64, activation_fn=torch.nn.Sigmoid())
-            known.update(zip(((query, text) for text in new), map(float, read), strict=True))
-        return [known[query, text] for text in texts]
-
-    pairs = cosines if kind == "bi_encoder" else probabilities
-
-    def score(track: Track, turn: TrackTurn, candidates: Mapping[Snippet, str]) -> Sequence[float]:
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            return pairs(turn.turns[-1], list(candidates.values()))
-
-    return score
+    return values
