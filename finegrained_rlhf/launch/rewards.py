@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from finegrained_rlhf.launch.checks.foreign import check_foreign
-from finegrained_rlhf.runtime.directory.run_directory import run_of_model
+from finegrained_rlhf.runtime.directory.run_directory import run_of_model, seen_from_here
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ def with_reward_of_run(config: dict[str, Any], trusted: Collection[str] = ()) ->
     """The configuration of a job that may choose by a reward, with that reward filled in.
 
     Where no reward is named, it is the one in the `config.yaml` of the run that `checkpoint` lies in, with the keys of
-    `reward` that are given in place of its own. Nothing changes where nothing is to be chosen, or no run with a reward
-    is found: the job says then what it misses.
+    `reward` that are given in place of its own; its paths lead from the directory that the run was started in. Nothing
+    changes where nothing is to be chosen, or no run with a reward is found: the job says then what it misses.
 
     Args:
         config: resolved.
@@ -48,12 +48,13 @@ def with_reward_of_run(config: dict[str, Any], trusted: Collection[str] = ()) ->
     if config["best_of"] == 1 and reward is None:
         return config
     run = run_of_model(checkpoint)
-    of_run = None if run is None else run.read_config().get("reward")
+    made = {} if run is None else run.read_config()
+    of_run = made.get("reward")
     if run is None or not isinstance(of_run, Mapping):
         return config
     check_foreign(of_run, "reward", run.config_path, trusted)
     logger.info("the reward is that of %s", run.config_path)
-    return {**config, "reward": _merged(of_run, reward or {})}
+    return {**config, "reward": _merged(seen_from_here(run, made, of_run), reward or {})}
 
 
 def _merged(reward: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

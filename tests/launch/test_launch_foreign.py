@@ -44,6 +44,36 @@ def taken(checkpoint: Path, trusted: tuple[str, ...] = (), **given: Any) -> Any:
     return with_reward_of_run(config, trusted)["reward"]
 
 
+def test_paths_of_a_run_lead_from_where_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    component = {
+        "_target_": "finegrained_rlhf.rewards.WholeTextScorer",
+        "path": "outputs/words/model",
+        "models": ["outputs/words/model", "org/name", str(tmp_path / "absent"), "a\0b/c"],
+        "note": "yes/no",
+    }
+    run = tmp_path / "start" / "outputs" / "run"
+    run.mkdir(parents=True)
+    config = {"output_dir": "outputs/run", "reward": reward(component)}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "run.json").write_text("{}")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert taken(run)["components"]["a"] == component  # nothing is there yet
+    model = tmp_path / "start" / "outputs" / "words" / "model"
+    model.mkdir(parents=True)
+    led = taken(run)["components"]["a"]
+    assert led == {**component, "path": str(model), "models": [str(model), *component["models"][1:]]}
+    monkeypatch.chdir(tmp_path / "start")
+    assert taken(run)["components"]["a"] == component  # they lead there as they stand
+    monkeypatch.chdir(elsewhere)
+    (elsewhere / "outputs" / "words" / "model").mkdir(parents=True)
+    assert taken(run)["components"]["a"] == component  # what lies here comes first, as it always did
+    run.rename(tmp_path / "moved")
+    (elsewhere / "outputs" / "words" / "model").rmdir()
+    assert taken(tmp_path / "moved")["components"]["a"] == component  # nothing tells where a moved run was started
+
+
 @pytest.fixture
 def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that exists when the module `hostile_scorers`, which can be imported, was."""

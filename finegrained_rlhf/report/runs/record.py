@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.metrics.stress import read_stress
 from finegrained_rlhf.report.runs.state import RunState, read_state
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory, below_start
 from finegrained_rlhf.runtime.directory.samples import OracleMark, SampleRecord, read_marks, read_samples, sample_files
 
 Row = Mapping[str, Any]
@@ -341,14 +341,3 @@ def _places(run: RunDirectory, config: Row, path: str, within: Path | None) -> l
     """Directories in which a component's reward model may lie."""
     folders = below_start(run, config, path, within)
     return [place for folder in folders for place in ((folder.parent,) if folder.name == "model" else (folder,))]
-
-
-def below_start(run: RunDirectory, config: Row, path: str, within: Path | None) -> list[Path]:
-    """Where a path of the configuration may lie: as it stands, or below the directory that the run was started in."""
-    roots = [Path()]
-    output = Path(str(config.get("output_dir", "")))
-    here = run.path.resolve()
-    if output.parts and here.parts[-len(output.parts) :] == output.parts:
-        roots.append(Path(*here.parts[: -len(output.parts)]))
-    places = [root / path for root in roots]
-    return [place for place in places if within is None or place.resolve().is_relative_to(within)]

@@ -334,3 +334,43 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(child, f"{key}.{name}" if key else str(name))
     else:
         yield key, value
+
+
+def below_start(run: RunDirectory, config: Mapping[str, Any], path: str, within: Path | None = None) -> list[Path]:
+    """Where a path of a run's configuration may lie: as it stands, or below the directory that the run was started in.
+
+    Args:
+        run: that may be read from elsewhere.
+        config: its configuration, whose `output_dir` tells where it was started.
+        path: to look for; it need not exist.
+        within: nothing outside this directory is named; None has no such limit.
+    """
+    roots = [Path()]
+    output = Path(str(config.get("output_dir", "")))
+    here = run.path.resolve()
+    if output.parts and here.parts[-len(output.parts) :] == output.parts:
+        roots.append(Path(*here.parts[: -len(output.parts)]))
+    places = [root / path for root in roots]
+    return [place for place in places if within is None or place.resolve().is_relative_to(within)]
+
+
+def seen_from_here(run: RunDirectory, config: Mapping[str, Any], part: Any) -> Any:
+    """A part of a run's configuration whose paths lead where they led when the run was started.
+
+    Of texts with a `/` that name nothing here, those that name a file or directory below the start are made absolute.
+    """
+    if isinstance(part, Mapping):
+        return {key: seen_from_here(run, config, value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [seen_from_here(run, config, value) for value in part]
+    if not isinstance(part, str) or "/" not in part:
+        return part
+    found = next((place for place in below_start(run, config, part) if _is_there(place)), None)
+    return part if found is None or found == Path(part) else str(found)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a text that no file can be called
+        return False

@@ -21,9 +21,8 @@ from finegrained_rlhf.launch.checks.foreign import check_foreign
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.report.console import runs_below
-from finegrained_rlhf.report.runs.record import below_start
 from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory, run_of_model
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory, below_start, run_of_model, seen_from_here
 from finegrained_rlhf.runtime.remote.chat import EndpointGenerator
 
 EXAMPLES = 30
@@ -105,12 +104,13 @@ class Choices:
         return reward
 
     def components(self, name: str) -> dict[str, Mapping[str, Any]]:
-        """The configuration of each component of a run's reward, as it stands in the run's file.
+        """The configuration of each component of a run's reward, with paths as they lead from here.
 
         Raises:
             DataError: it is no run with a reward, or its configuration cannot be read.
         """
-        given = _mapping(self._config(name), "reward", "components")
+        config = self._config(name)
+        given = seen_from_here(RunDirectory(self._below(name)), config, _mapping(config, "reward", "components"))
         if not given:
             raise DataError("expected a run with reward.components", file=name)
         return {key: component for key, component in given.items() if isinstance(component, Mapping)}
@@ -118,11 +118,12 @@ class Choices:
     def initial(self, name: str) -> str | None:
         """The policy that a run began with, where it lies below the directory; None where not, or it is not known."""
         try:
-            path = _mapping(self._config(name), "policy").get("path")
+            run, config = RunDirectory(self._below(name)), self._config(name)
         except DataError:
             return None
-        place = Path(path).resolve() if isinstance(path, str) else self.directory.parent
-        return str(place.relative_to(self.directory)) if place.is_relative_to(self.directory) else None
+        path = _mapping(config, "policy").get("path")
+        places = below_start(run, config, path, self.directory) if isinstance(path, str) else []
+        return next((str(one.resolve().relative_to(self.directory)) for one in places if one.is_dir()), None)
 
     def configuration(self, name: str) -> Path:
         """The file that says what a run's reward is.
