@@ -288,7 +288,6 @@ def test_episodes_to_levels(experiment: Path, tmp_path: Path) -> None:
     middle = 0.25 + 0.01 * number
     assert dense[0]["error_during_training"] == pytest.approx((0.34 + 2 * middle + dense[0]["mean_error"]) / 4)
     assert (dense[0]["episodes_to_0.3"], dense[0]["episodes_to_0.1"]) == (320, None)
-    assert "preference_rlhf" not in result["curves"]["proxy_reward"]
 
 
 def test_rewards_of_the_dynamics_are_z_normalised_seed_by_seed(experiment: Path) -> None:

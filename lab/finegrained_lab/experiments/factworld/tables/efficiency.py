@@ -9,21 +9,19 @@ from typing import Any
 
 from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.experiments.comparison import Claim, values_of
-from finegrained_lab.experiments.factworld.base import Table, trained_row
+from finegrained_lab.experiments.factworld.base import WITHOUT_PREFERENCE, Table, trained_row
 from finegrained_lab.experiments.factworld.curves import curve, first_below, validations
 from finegrained_lab.figures import Lines, band, draw_lines
 from finegrained_rlhf.factworld.report import RATES, mean_error
 from finegrained_rlhf.text.tables import markdown_table
 
 DENSE, SAME_LAMBDA, PAPERS_LAMBDA = "fine_grained_rlhf", "holistic_lambda_0.95", "holistic_lambda_0.99"
-PREFERENCE_RLHF = "preference_rlhf"
 LEVELS = (0.30, 0.25, 0.20, 0.15, 0.10)
 """Of the mean error; SFT starts at about 0.34."""
 NAMES = {
     DENSE: "dense, λ 0.95",
     SAME_LAMBDA: "holistic, λ 0.95",
     PAPERS_LAMBDA: "holistic, λ 0.99",
-    PREFERENCE_RLHF: "preference RLHF",
 }
 
 
@@ -35,13 +33,13 @@ class EfficiencyTable(Table, ComparedTable):
     about = (
         "True errors by the oracle on the dev questions, greedy decoding, at every validation. `fine_grained_rlhf` "
         "gives each segment's reward where the segment ends; `holistic_lambda_…` gives the same rewards, summed, at "
-        "the last token; learning rate and β are the same, those that the grid chose for the dense reward. "
-        "`preference_rlhf` has a reward of its own, one a response, with its own learning rate and β from the grid. "
+        "the last token; each has the learning rate and β that are best for it of the same twelve points. "
         "`mean_error` is of the policy that the run exports (best validation reward, step `best_step`), "
         "`error_during_training` the mean of the curve over all episodes, `kl` the last step's in nats an episode, "
         "`proxy_reward` the exported policy's reward."
     )
-    runs = (DENSE, SAME_LAMBDA, PAPERS_LAMBDA, PREFERENCE_RLHF)
+    shared = WITHOUT_PREFERENCE
+    runs = (DENSE, SAME_LAMBDA, PAPERS_LAMBDA)
     systems = runs
     baseline = DENSE
     columns = ("error_during_training", "mean_error", *RATES, "proxy_reward", "best_step", "steps", "kl")
@@ -69,7 +67,6 @@ class EfficiencyTable(Table, ComparedTable):
         rewards = {
             run: [curve(rows, lambda row: float(row["reward/total"])) for rows in by_run[run].values()]
             for run in self.runs
-            if run != PREFERENCE_RLHF
         }
         return {
             **super().measure(roots),
@@ -104,9 +101,7 @@ class EfficiencyTable(Table, ComparedTable):
         columns = ["system", *(f"{level:g}" for level in result["levels"])]
         return (
             f"## Episodes until a validation's mean error is at most …\n\n{markdown_table(rows, columns)}\n"
-            f"One number a seed, in their order; – where the run never was. "
-            f"`proxy_reward` of preference RLHF is on another scale and is no part of the comparison.\n\n"
-            f"{super().body(result)}"
+            f"One number a seed, in their order; – where the run never was.\n\n{super().body(result)}"
         )
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
