@@ -134,11 +134,11 @@ class Dstc11TrackTable(Results):
                 yield kind, seed, scorer_of(kind, open_scorer(kind, str(path / "model")))
 
     def _trained(self) -> Iterator[tuple[Any, int, Path]]:
-        """Kind, seed and directory of the models that are there."""
+        """Kind, seed and directory of the models whose training has ended."""
         for kind in TRAINED:
             for seed in self.seeds:
                 path = Path(self.directory or "") / f"seed_{seed}" / kind
-                if path.is_dir():
+                if (path / "model").is_dir():
                     yield kind, seed, path
 
     def _curves(self) -> Iterator[dict[str, Any]]:
