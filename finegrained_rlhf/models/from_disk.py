@@ -140,13 +140,39 @@ def open_sentence_transformer(directory: Path, device: str) -> Any:
         ConfigError: sentence-transformers is not installed.
         ModelError: it names other parts, holds pickled weights only, or cannot be opened.
     """
+    made: Any = _sentence_transformers(directory).SentenceTransformer(
+        str(directory), device=device, model_kwargs={"use_safetensors": True}, **_SAFELY
+    )
+    return made
+
+
+def open_cross_encoder(directory: Path, device: str, max_length: int) -> Any:
+    """An encoder with one number for a pair of texts, trained, or new on a model of sentence-transformers.
+
+    Raises:
+        ConfigError: sentence-transformers is not installed.
+        ModelError: it names other parts, holds pickled weights only, or cannot be opened.
+    """
+    made: Any = _sentence_transformers(directory).CrossEncoder(
+        str(directory),
+        num_labels=1,
+        max_length=max_length,
+        device=device,
+        model_kwargs={"use_safetensors": True},
+        **_SAFELY,
+    )
+    return made
+
+
+def _sentence_transformers(directory: Path) -> Any:
+    """The library, once a directory's parts are known to be its own."""
     _check_parts(directory)
     try:
-        from sentence_transformers import SentenceTransformer
+        import sentence_transformers
     except ImportError:
         problem = f"{directory} is a sentence-transformers model: pip install -e '.[retrieval]' in a checkout"
         raise ConfigError(problem) from None
-    return SentenceTransformer(str(directory), device=device, model_kwargs={"use_safetensors": True}, **_SAFELY)
+    return sentence_transformers
 
 
 def _check_parts(directory: Path) -> None:

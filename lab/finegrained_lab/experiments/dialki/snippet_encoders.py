@@ -19,6 +19,7 @@ from finegrained_rlhf.core.fields import Settings
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, Seed, above, at_least
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.models.from_disk import open_cross_encoder, open_sentence_transformer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -182,19 +183,15 @@ def _rows(track: Track, negatives: int, seed: int) -> Iterator[tuple[str, ...]]:
 
 
 def open_scorer(kind: Kind, directory: str, seed: int = 0) -> Any:
-    """The model of a directory: a trained one, or where training starts; `seed` draws what is new in it."""
+    """The model of a directory of sentence-transformers, trained or to be; `seed` draws what is new in it."""
     import torch
 
     torch.manual_seed(seed)
-    if kind == "bi_encoder":
-        from sentence_transformers import SentenceTransformer
-
-        model: Any = SentenceTransformer(directory, device="cpu", local_files_only=True)
-        model.max_seq_length = TOKENS
-        return model
-    from sentence_transformers import CrossEncoder
-
-    return CrossEncoder(directory, num_labels=1, max_length=TOKENS, device="cpu", local_files_only=True)
+    if kind == "cross_encoder":
+        return open_cross_encoder(Path(directory), "cpu", TOKENS)
+    model = open_sentence_transformer(Path(directory), "cpu")
+    model.max_seq_length = TOKENS
+    return model
 
 
 def scorer_of(kind: Kind, model: Any) -> Score:

@@ -109,8 +109,9 @@ def test_examples_hold_what_a_turn_needs_and_what_it_does_not(house: Path) -> No
 def test_an_encoder_learns_until_dev_stops_rising_and_has_a_row(
     house: Path, tmp_path: Path, kind: Kind, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("sentence_transformers")
-    bert = save_bert(tmp_path / "bert", width=32)
+    library = pytest.importorskip("sentence_transformers")
+    bert = tmp_path / "encoder"
+    library.SentenceTransformer(str(save_bert(tmp_path / "bert", width=32))).save_pretrained(str(bert))
     where = tmp_path / "runs" / "seed_0" / kind
     said = TrainSnippetEncoder(
         data=str(house), encoder=str(bert), output_dir=str(where), kind=kind, epochs=12, lr=5e-3, patience=3
