@@ -275,7 +275,7 @@ def _asked(one: Asked) -> str:
 
 
 def beds_table() -> str:
-    """Policies before and after RL on every test bed, by an oracle's count of errors: the README's first table."""
+    """Policies before and after RL on the worlds of `BEDS`, by what an oracle counts: the README's first table."""
     rows = []
     for bed, name, column, systems in BEDS:
         summary = read_json(RESULTS / f"{name}.json")["summary"]
