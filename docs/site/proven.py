@@ -46,7 +46,7 @@ BEDS = (
         ("demonstrations", None, None, "outcome", "dense"),
     ),
     (
-        "InscitWorld: answers of which something is false",
+        "InscitWorld: share of what is said that is false",
         "inscit/world_ppo",
         "true",
         ("dpr_fid", None, None, "ppo_whole", "ppo_dense"),
