@@ -16,6 +16,7 @@ __getattr__, __dir__ = lazy_exports(
         "ExpertIterationTable": "distilled.expert",
         "WriteTrivialAnswers": "gate",
         "JudgeFolds": "folds",
+        "RealCreditTable": "distilled.credit",
         "MeasuresTable": "measures",
         "RealPolicyTable": "policies",
         "RewardModelsTable": "reward_models",

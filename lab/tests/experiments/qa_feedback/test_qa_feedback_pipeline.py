@@ -67,6 +67,19 @@ def test_seeds_folds_and_arms_of_expert_iteration_share_no_directory() -> None:
         assert one["steps"]["round_3"]["args"][0] == f"output_dir={root}/{arm}/round_3"
 
 
+def test_systems_of_credit_differ_in_when_they_are_paid() -> None:
+    made = composed("pipeline=qa_feedback/credit", "seed=2", "settings.held_out=1")
+    assert made["settings"]["start"] == composed(
+        "pipeline=qa_feedback/expert_iteration", "seed=2", "settings.held_out=1"
+    )["settings"]["start"]
+    assert list(made["steps"])[:2] == ["questions", "reward_model"]
+    args = made["steps"]["trained"]["args"]
+    assert {"reward.credit={credit}", "optimizer.lr={lr}", "ppo.kl.beta={beta}"} == {
+        arg for arg in args if isinstance(arg, str) and arg.split("=")[-1].startswith("{")
+    }
+    assert made["collect"]["credits"] == made["steps"]["trained"]["each"]["credit"] == ["outcome", "end", "revised"]
+
+
 def test_the_demo_on_real_questions_exports_its_last_weights() -> None:
     made = composed("pipeline=qa_feedback/demo_real", "seed=0")
     args = made["steps"]["distilled"]["args"]

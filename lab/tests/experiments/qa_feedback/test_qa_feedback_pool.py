@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from finegrained_lab.experiments.qa_feedback.distilled import pool
+from finegrained_lab.experiments.qa_feedback.distilled.credit import RealCreditTable
 from finegrained_lab.experiments.qa_feedback.distilled.demo import DemoRealTable, answers_page, exported_words
 from finegrained_lab.experiments.qa_feedback.distilled.expert import ExpertIterationTable
 from finegrained_lab.experiments.qa_feedback.distilled.pool import TeachBest, best_of_n
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
@@ -151,6 +152,41 @@ def test_seeds_stand_side_by_side_and_are_drawn_again(tmp_path: Path, capsys: py
     assert "## Mean ± standard deviation over seeds" in page and "0.667 ± 0.577" in page
     (tmp_path / "runs" / "seed_2" / "fold_4").rename(tmp_path / "runs" / "seed_2" / "fold_3")
     with pytest.raises(DataError, match="expected fold_4 of seed 2 as of 0"):
+        table.run()
+    capsys.readouterr()
+
+
+def test_when_the_same_reward_is_paid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A system's point is the one that recalls most on dev questions, whatever it does on test questions."""
+    runs, start = tmp_path / "runs", tmp_path / "start"
+    table = RealCreditTable(
+        str(tmp_path / "c.json"), "the command", directory=str(runs), start=str(start), credits=["outcome"], lrs=[1e-4],
+        betas=[0.02, 0.1], chosen="Nothing.",
+    )  # fmt: skip
+    write_json(start / "judge" / "stress.json", {"changes": {}})
+    samples(start / "dev.jsonl", "It is green.", "It is blue.")
+    samples(start / "sft.jsonl", "It is green.", "It is 120 metres deep.")
+    right, wrong = "It is 120 metres deep.", "It is green."
+    for beta, dev, test in ((0.02, right, wrong), (0.1, wrong, right)):
+        name = f"outcome_lr0.0001_beta{beta}"
+        with pytest.raises(DataError, match=f"{name}_dev.jsonl: this point of the grid has not answered yet"):
+            table.run()
+        rows = [{"step": i, "reward/total": float(i), "kl": 0.5, "gradient_norm": 1.0} for i in range(12)]
+        write_jsonl(runs / name / "metrics.jsonl", rows)
+        samples(runs / f"{name}_dev.jsonl", dev, dev)
+        samples(runs / f"{name}_test.jsonl", test, test)
+    result = table.run()
+    assert result["chosen"] == {"outcome": {"lr": 1e-4, "beta": 0.02}}
+    rows = {row["system"]: row for row in result["rows"]}
+    assert rows["outcome"]["facts/recalled"] == 0.0 and rows["sft"]["facts/recalled"] == 0.5
+    assert [point["facts/recalled"] for point in result["points"]] == [0.0, 1.0]
+    assert result["points"][0]["training/reward/total"] == 6.5  # of the last ten of twelve steps
+    assert [row["system"] for row in result["differences"]] == ["outcome − sft"]
+    page = (tmp_path / "c.md").read_text()
+    assert "`outcome` lr 0.0001, β 0.02" in page and "## Every point of the grid" in page
+    other = OutputRecord("x", "Why?", PASSAGES, ("So.",), "q", ("No.",))
+    write_outputs(runs / "outcome_lr0.0001_beta0.1_test.jsonl", [other])
+    with pytest.raises(DataError, match="expected answers to SFT's questions"):
         table.run()
     capsys.readouterr()
 
