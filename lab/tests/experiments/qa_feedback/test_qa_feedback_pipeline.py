@@ -69,9 +69,10 @@ def test_seeds_folds_and_arms_of_expert_iteration_share_no_directory() -> None:
 
 def test_systems_of_credit_differ_in_when_they_are_paid() -> None:
     made = composed("pipeline=qa_feedback/credit", "seed=2", "settings.held_out=1")
-    assert made["settings"]["start"] == composed(
-        "pipeline=qa_feedback/expert_iteration", "seed=2", "settings.held_out=1"
-    )["settings"]["start"]
+    assert (
+        made["settings"]["start"]
+        == composed("pipeline=qa_feedback/expert_iteration", "seed=2", "settings.held_out=1")["settings"]["start"]
+    )
     assert list(made["steps"])[:2] == ["questions", "reward_model"]
     args = made["steps"]["trained"]["args"]
     assert {"reward.credit={credit}", "optimizer.lr={lr}", "ppo.kl.beta={beta}"} == {
