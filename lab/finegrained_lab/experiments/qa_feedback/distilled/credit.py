@@ -54,10 +54,10 @@ class RealCreditTable(Results):
 
     title: ClassVar[str] = "Real questions: the same reward paid at the end, where segments end, and as it changes"
     about: ClassVar[str] = (
-        "SmolLM2-135M after SFT on gold answers (`sft`), then RLOO with returns by token, whose reward is that of one "
-        "bottleneck's three components. `outcome` pays the whole answer's worth at its last token, `end` each segment "
-        "where it ends, `revised` what each prefix is worth, corrected until the whole answer's worth is paid. Rows are "
-        "means over the samples of a question. `judge` is another encoder's bottleneck, which learnt from feedback on "
+        "SmolLM2-135M after SFT on gold answers (`sft`), then RLOO with returns by token, whose reward is that of "
+        "one bottleneck's three components. `outcome` pays the whole answer's worth at its last token, `end` each "
+        "segment where it ends, `revised` what each prefix is worth, corrected until all of it is paid. Rows are means "
+        "over the samples of a question. `judge` is another encoder's bottleneck, which learnt from feedback on "
         "other questions; `bottleneck` the reward model as people's comparisons weigh it, no judge of what learnt from "
         "it; the other columns need none (`measures.md`). `gold`: the human answer, `cut_gold` its first 30 words, "
         "`cut_lead` the first 35 words of the first passage, `best_sentence` the passage sentence nearest to the "
