@@ -310,7 +310,7 @@ class Seq2SeqPolicy(Policy):
         states, mask = memory.states, memory.prompt_mask
         with self._recomputing():
             rest = mask, prompt_index, response_ids, self.start_ids
-            return computed(self.model, lambda given: seq2seq.decoder_states(self.model, given, *rest), states)
+            return computed(self.model, partial(seq2seq.decoder_states, self.model, states, *rest))
 
     @property
     def takes_rows(self) -> bool:
@@ -322,7 +322,7 @@ class Seq2SeqPolicy(Policy):
         pieces = cut_in_pieces(prompts, 0)[0]
         states = computed(model, lambda: t5_prompt_states(model, pieces, self.pad_id, like))
         rest = [len(prompt.input_ids) for prompt in prompts], answers, self.start_ids, self.pad_id, like
-        return computed(model, lambda given: t5_answer_states(model, given, *rest), states)
+        return computed(model, partial(t5_answer_states, model, states, *rest))
 
     def _logits(self, product: Head, hidden: Tensor) -> Tensor:
         return self.family.head(self.model, product, hidden)

@@ -98,7 +98,7 @@ class SeparateValueModel(nn.Module):
             encode = partial(encode_in_pieces, self.backbone, memory.prompts)
             encoded = computed(self.backbone, encode, memory.prompt_ids, mask)
             rest = mask, prompt_index, response_ids, self.start_ids
-            states = computed(self.backbone, lambda given: seq2seq.decoder_states(self.backbone, given, *rest), encoded)
+            states = computed(self.backbone, partial(seq2seq.decoder_states, self.backbone, encoded, *rest))
         return self.head(states).float()
 
 

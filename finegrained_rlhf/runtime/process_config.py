@@ -39,8 +39,8 @@ class ProcessConfig(Settings):
             (`models/families/compiled.py`). A first step takes a minute or two longer; later runs find what was
             compiled in torch's cache.
         sharding: what the processes share out among them instead of each having all of it: `none`; `gradients`, the
-            gradients and the optimizer's moments; `full`, the weights of the models' layers too.
-        shard_group: how many processes of consecutive ranks hold the layers' matrices among them, as the GPUs of a node
+            gradients and the optimizer's moments; `full`, the weights of the models' layers, embeddings and heads too.
+        shard_group: how many processes of consecutive ranks hold what is in shards among them, as the GPUs of a node
             do; every group has them all, and sums of gradients go between groups (hybrid sharding, HSDP). None: all
             processes are one group.
     """
@@ -59,7 +59,7 @@ class ProcessConfig(Settings):
             raise ConfigError("processes.shard_group: with processes.sharding=none nothing is in shards; expected null")
 
     def groups(self, count: int) -> int:
-        """How many groups of processes each hold the layers' matrices.
+        """How many groups of processes each hold all that is in shards.
 
         Args:
             count: of processes.

@@ -21,7 +21,7 @@ from finegrained_rlhf.models.weights.frozen import store_frozen
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sharding.shards import is_shard
-from finegrained_rlhf.training.ppo.config import EntropyConfig
+from finegrained_rlhf.training.ppo.config import EntropyConfig, KLConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 CASES: dict[str, dict[str, Any]] = {
@@ -53,6 +53,14 @@ CASES: dict[str, dict[str, Any]] = {
     "t5_shared_trunk": {"kind": "t5", "shared": True, "prompts_per_step": 1},
     "llama": {"kind": "llama", "samples": 2},
     "llama_adapters_of_one_prompt": {"kind": "llama", "lora": True, "prompts_per_step": 1, "checkpointing": True},
+    "llama_of_the_whole_vocabulary": {
+        "kind": "llama",
+        "prompts_per_step": 3,
+        "samples": 2,
+        "micro_batch_prompts": 1,
+        "mini_batches": 2,
+        "kl": KLConfig(beta=0.05, place="loss", estimator="exact"),
+    },
     "gemma": {"kind": "llama", "gemma": True, "prompts_per_step": 2, "samples": 2},
     "gpt2": {"kind": "gpt2", "prompts_per_step": 2, "samples": 2},
     "t5gemma": {"kind": "t5gemma", "prompts_per_step": 2, "samples": 2},

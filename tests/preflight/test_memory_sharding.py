@@ -18,14 +18,14 @@ from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory import preflight as module
 from finegrained_rlhf.preflight.memory import sharding
-from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan
+from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan, Tables
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of, preflight
-from finegrained_rlhf.preflight.memory.probe import blocks_of, largest_outside
+from finegrained_rlhf.preflight.memory.probe import blocks_of, largest_outside, shape_of, tables_in
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report, sharding_line
 from finegrained_rlhf.runtime.process_config import SHARDING, ProcessConfig
 from finegrained_rlhf.runtime.processes import Processes
 
-POLICY = replace(SHAPE, blocks=Blocks(800, 800, 800, 200), largest_outside=90)
+POLICY = replace(SHAPE, blocks=Blocks(800, 800, 800, 200), largest_outside=90, largest_beside=90)
 VALUE = replace(POLICY, parameters=600, trained=600, blocks=Blocks(400, 400, 400, 100))
 FOUR = replace(PLAN, policy=POLICY, value=VALUE, processes=4)
 GRADIENTS, FULL = (replace(FOUR, sharding=mode) for mode in SHARDING[1:])
@@ -63,6 +63,29 @@ def test_what_lasts_of_blocks() -> None:
     adapters = replace(stored, reference_copy=False, policy=replace(POLICY, trained=90, blocks=Blocks(800, 0, 800)))
     outside = (90 + 200) // 4 + 1 + 90
     assert memory.lasting_bytes(adapters) == reference + value + 4 * 500 + 8 * (100 + outside + 1)  # rounded up twice
+
+
+def test_what_lasts_of_tables() -> None:
+    """`full` splits 120 of the 200 outside blocks too; of the other 80 up to 30 belong to one process."""
+    shape = replace(POLICY, tables=Tables(120, 120, 20), largest_beside=10)
+    plan = replace(FULL, policy=shape, value=replace(VALUE, tables=Tables(100, 100), largest_beside=5))
+    policy, value, own = 4 * 80 + 4 * 230, 4 * 100 + 4 * 125, 230 + 125 + 180 // 4 + 10
+    assert memory.gradient_bytes(plan) == 4 * (own + 1)  # rounded up twice
+    assert memory.lasting_bytes(plan) == 2 * policy + value + 4 * 500 + 8 * (own + 1)
+    assert sharding.held_bytes(replace(plan, sharding="gradients")) == sharding.held_bytes(GRADIENTS)
+    stored = replace(plan, bf16=True, stored_in_bf16=820)
+    reference = 4 * 80 + (2 * 820 + 4 * 100) // 4
+    assert memory.lasting_bytes(stored) == policy + reference + value + 4 * 500 + 8 * (own + 1)
+    assert sharding.gathered_bytes(replace(plan, bf16=True), shape) == 2 * 800 + 4 * 120
+    head = shape.vocabulary * shape.width
+    assert sharding.table_bytes(FULL) == (0, 4 * 0, 0) == sharding.table_bytes(replace(plan, sharding="gradients"))
+    assert sharding.table_bytes(plan) == (4 * 220, 4 * (min(120, head) + 100), 4 * (220 + 120))
+    exact = replace(plan, exact_kl=True, exact_kl_loss=True)
+    assert sharding.table_bytes(exact)[0] - sharding.table_bytes(plan)[0] == 4 * 120
+    assert sharding.block_bytes(plan) == sharding.block_bytes(FULL)
+    assert memory.snapshot_bytes(plan) - memory.snapshot_bytes(FULL) == 2 * 4 * shape.vocabulary * shape.width
+    assert sharding.copied_parameters(plan, shape, stored=False) == 1000 - 800  # a head is rounded from what is whole
+    assert "transformer blocks, embeddings and head (92.0% of the policy)" in sharding_line(plan)
 
 
 def test_gradients_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +177,11 @@ def test_blocks_of_models(models: Path) -> None:
     policy = PolicyConfig(str(models / "t5")).load()
     assert blocks_of(policy) == Blocks(t5, t5, t5, 2 * attention + feed_forward)
     assert blocks_of(ValueConfig("separate", str(models / "t5")).load(policy)).matrices == t5
-    assert largest_outside(policy) == len(policy.tokenizer) * width
+    rows = len(policy.tokenizer) * width
+    assert largest_outside(policy) == rows
+    tied = policy.model.lm_head.weight is policy.model.shared.weight
+    assert tables_in(policy.model) == Tables(rows * (2 - tied), rows * (2 - tied), rows * (not tied))
+    assert shape_of(policy.model, policy.model.config).largest_beside < rows
     gpt2 = 4 * (attention + feed_forward)
     assert blocks_of(PolicyConfig(str(models / "gpt2")).load()) == Blocks(gpt2, gpt2, gpt2, gpt2 // 4)
     adapted = PolicyConfig(str(models / "t5"), lora=LoraConfig(rank=4)).load()

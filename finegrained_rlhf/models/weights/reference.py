@@ -13,7 +13,7 @@ from finegrained_rlhf.models.families.heads import Head
 from finegrained_rlhf.models.lora import ADAPTER, reference_adapter
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.frozen import frozen_copy
-from finegrained_rlhf.models.weights.sharded import shard_layers
+from finegrained_rlhf.models.weights.sharded import gather_tables, shard_layers
 from finegrained_rlhf.runtime.processes import Processes
 
 
@@ -42,6 +42,11 @@ class ReferencePolicy:
         """Share out the weights of the copy, where there is one, among processes."""
         if self.own is not None:
             shard_layers(self.own.model, processes)
+
+    def gather_head(self) -> None:
+        """Gather its head, where it is in shards, until an optimizer has moved the policy; all processes together."""
+        if self.own is not None:
+            gather_tables(self.own.model)
 
     @torch.no_grad()
     def logprobs(
@@ -78,7 +83,7 @@ class ReferencePolicy:
             yield self._policy
 
     def head_of_pass(self) -> Head:
-        """Its logits [n, V] of such states [n, D]; see `Policy.head_of_pass`."""
+        """Its logits [n, V] of such states [n, D]; see `Policy.head_of_pass`. In shards it must be gathered first."""
         if self.own is not None:
             return self.own.head_of_pass()
         policy, head = self._policy, self._policy.head_of_pass()

@@ -19,7 +19,7 @@ from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.models.lora import adapter_weights, merged_state
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.quiet import quiet_transformers
-from finegrained_rlhf.runtime.sharding.shards import is_shard, whole
+from finegrained_rlhf.runtime.sharding.shards import is_shard, part_here, whole
 from finegrained_rlhf.text.chat import record_prompt
 
 
@@ -82,21 +82,22 @@ class Copies:
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """The copy of a tensor of a model, of the same shape."""
-        if is_shard(tensor):
-            return whole(tensor).cpu()
-        if not tensor.numel():
-            return tensor.detach().cpu()
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        place = _place(tensor)
         if place not in self._made:  # with the tensor, so that its memory cannot become another's meanwhile
-            self._made[place] = tensor, tensor.detach().to("cpu", copy=True)
+            self._made[place] = tensor, whole(tensor).to("cpu", copy=not is_shard(tensor))
         return self._made[place][1]
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """Where in memory a tensor, or what is here of it, lies, and how; the part here may be empty."""
+    here = part_here(tensor)
+    return here.untyped_storage()._cdata, here.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def take_part(module: nn.Module) -> None:
     """Give the main process, which copies a module's state, what this one has of it: its shards, if any."""
-    for tensor in module.state_dict().values():
-        if is_shard(tensor):
-            whole(tensor)
+    for tensor in {_place(tensor): tensor for tensor in module.state_dict().values() if is_shard(tensor)}.values():
+        whole(tensor)
 
 
 def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:

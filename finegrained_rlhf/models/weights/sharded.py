@@ -1,11 +1,12 @@
-"""The matrices of a model's layers in shards over all processes, or over those of a group, by PyTorch's FSDP2.
+"""A model's matrices in shards over all processes, or over those of a group, by PyTorch's FSDP2.
 
 With `processes.sharding=full` a layer's matrices are gathered for its forward and its backward pass and dropped behind
-it. With `gradients` those that are trained are gathered in the first forward pass of an update and kept until it is
-made. Their gradients are summed in fp32 at the process that has the rows. Under bf16 autocast they travel in bf16, in
-which autocast would use them. Embeddings, heads, norms, biases and adapters stay whole in every process, and have
-owners (`runtime/sharding/exchange.py`): all but the tables of large vocabularies (`docs/multi_node.md`) are small, and
-some are used outside a layer.
+it; embeddings and head (`tables_of`), tied or not, for the first pass of a micro-batch, and dropped behind the backward
+pass, since the head is read outside the model's own passes. With `gradients` the matrices of layers that are trained
+are gathered in the first forward pass of an update and kept until it is made. Gradients are summed in fp32 at the
+process that has the rows. Under bf16 autocast matrices of layers travel in bf16, in which autocast would use them, and
+tables as they are. Norms, biases, adapters and tables of positions stay whole in every process, and have owners
+(`runtime/sharding/exchange.py`): they are small.
 
 Passes that need a gradient must be made by all processes alike, equally often. Passes without one need not: for them
 `whole_weights` gathers a model once.
@@ -35,9 +36,9 @@ _SHARDED = "_has_shards"
 
 
 def shard_layers(model: nn.Module, processes: Processes) -> None:
-    """Shard the matrices of all layers, in place, and bring the model to the processes' device.
+    """Shard the matrices of all layers, embeddings and head, in place, and bring the model to the processes' device.
 
-    With `processes.sharding=gradients` these are the matrices that are trained; what shares nothing stays as it is.
+    With `processes.sharding=gradients` the layers' matrices that are trained; what shares nothing stays as it is.
 
     Args:
         model: a transformers model, on any device, the same in every process.
@@ -63,16 +64,20 @@ def shard_layers(model: nn.Module, processes: Processes) -> None:
             if matrices:
                 _shard(layer, set(matrices), settings, kept=not full)
         if any(chosen.values()):
-            rest = {parameter for parameter in model.parameters() if not is_shard(parameter)}
-            _prepare(fully_shard(model, **settings, ignored_params=rest))
+            as_they_are = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+            settings |= {"mp_policy": as_they_are, "reshard_after_forward": False}
+            _shard(model, set(tables_of(model)) if full else set(), settings, kept=False)
+            KEPT.add(model)  # no backward pass drops the reference's, nor those of a pass without gradients
     model.to(processes.device)
 
 
 def _shard(layer: nn.Module, matrices: set[nn.Parameter], settings: Mapping[str, Any], kept: bool) -> None:
     """Shard these matrices of a layer; where they are `kept`, they stay gathered until an optimizer has moved them."""
     for part in layer.modules():
-        setattr(part, _SHARDED, any(own in matrices for own in part.parameters(recurse=False)))
-    sharded = fully_shard(layer, **settings, ignored_params={p for p in layer.parameters() if p not in matrices})
+        if any(own in matrices for own in part.parameters(recurse=False)):
+            setattr(part, _SHARDED, True)
+    rest = {p for p in layer.parameters() if p not in matrices and not is_shard(p)}
+    sharded = fully_shard(layer, **settings, ignored_params=rest)
     _prepare(sharded)
     if kept:
         sharded.set_reshard_after_backward(False)
@@ -98,6 +103,23 @@ def matrices_of(layer: nn.Module) -> list[nn.Parameter]:
         for own in part.parameters(recurse=False)
         if own.ndim >= 2
     ]
+
+
+def tables_of(model: Any) -> list[nn.Parameter]:
+    """Embeddings and head of a transformers model, each once: all outside layers with a row for each token id."""
+    inside = {own for layer in sharded_layers(model) for own in layer.parameters()}
+    rows = model.get_input_embeddings().weight.shape[0]
+    named = ((name, own) for name, own in model.named_parameters() if own not in inside and ADAPTER not in f".{name}")
+    return [own for _, own in named if own.ndim >= 2 and own.shape[0] == rows]
+
+
+def gather_tables(model: nn.Module) -> None:
+    """Gather embeddings and head, where they are in shards, until an optimizer has moved what it trains.
+
+    All processes must do so together.
+    """
+    if isinstance(model, FSDPModule):
+        model.unshard()
 
 
 @contextmanager

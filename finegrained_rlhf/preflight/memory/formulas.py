@@ -150,15 +150,18 @@ def cache_bytes(plan: Plan, prompts: int, samples: int) -> int:
 
 def snapshot_bytes(plan: Plan) -> int:
     """The fast engine's copies of decoder weights: in bf16 all and the head; in fp32 what T5's stepper joins, which is
-    query, key and value, and the two inner projections of a gated feed-forward part (of split weights, all layers).
+    query, key and value, and the two inner projections of a gated feed-forward part (of split weights, all layers). Of
+    split tables the embeddings as they are, and in fp32 the head.
     """
     shape = plan.policy
     if not plan.fast:
         return 0
+    table = shape.vocabulary * shape.width
+    embeddings = 4 * table if plan.splits("full") and shape.tables.numbers else 0
     if plan.bf16:
-        return 2 * (shape.decoder_parameters + shape.vocabulary * shape.width)
+        return 2 * (shape.decoder_parameters + table) + embeddings
     if sharding.split_numbers(plan, shape):
-        return 4 * shape.decoder_parameters
+        return 4 * shape.decoder_parameters + 2 * embeddings
     joined = 3 * shape.keys + (2 * shape.feed_forward if shape.gated else 0)
     return 0 if shape.causal else 4 * shape.decoder_layers * shape.width * joined
 
@@ -297,7 +300,7 @@ def update_bytes(plan: Plan) -> int:
 
     The gradients of earlier micro-batches lie beside the first two; where there are none, those of the value model
     beside the second. Where gradients are split, what is on its way lies beside the last two, and buffers of blocks
-    beside all.
+    beside all; embeddings and heads in shards (`sharding.table_bytes`) too.
     """
     policy = kept_bytes(plan, plan.policy, plan.policy_activations, plan.checkpointing)
     if not (plan.checkpointing and plan.policy.trained < plan.policy.parameters):
@@ -319,9 +322,11 @@ def update_bytes(plan: Plan) -> int:
         again = max(again, plan.update_group * max(one.encoder_layer, one.decoder_layer))
     tokens = plan.update_group * plan.samples * plan.response_tokens
     logits = 4 * tokens * plan.policy.vocabulary if tokens <= CHUNK_TOKENS else 0
-    backward = (before or value_gradients) + moving + policy + again
+    whole, early, late = sharding.table_bytes(plan)
+    backward = (before or value_gradients) + moving + policy + again + early
     return (
         reference_state_bytes(plan)
         + sharding.block_bytes(plan)
-        + max(before + policy + logits + value, backward, gradients + summing)
+        + whole
+        + max(before + policy + logits + value, backward, gradients + summing + late)
     )

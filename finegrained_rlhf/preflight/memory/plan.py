@@ -31,6 +31,21 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Tables:
+    """Embeddings and head of a model, tied ones once, which `processes.sharding=full` splits. Numbers, not bytes.
+
+    Attributes:
+        numbers: in all of them.
+        trained: of these, what the optimizer moves.
+        linear: of these, what a head that is a linear layer has (`policy.frozen_dtype` stores it).
+    """
+
+    numbers: int = 0
+    trained: int = 0
+    linear: int = 0
+
+
+@dataclass(frozen=True)
 class ModelShape:
     """Sizes of a language model.
 
@@ -51,7 +66,9 @@ class ModelShape:
         cost: what a pass costs by how many are.
         gated: whether a feed-forward layer has two inner projections.
         blocks: what of it lies in matrices of transformer blocks.
+        tables: what of it lies in embeddings and head.
         largest_outside: numbers in the largest trained tensor that is no matrix of a block.
+        largest_beside: of those that are no table either.
     """
 
     parameters: int
@@ -69,7 +86,9 @@ class ModelShape:
     cost: PassCost = PassCost()
     gated: bool = False
     blocks: Blocks = Blocks()
+    tables: Tables = Tables()
     largest_outside: int = 0
+    largest_beside: int = 0
 
     @property
     def causal(self) -> bool:

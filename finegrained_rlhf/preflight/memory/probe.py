@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
@@ -32,8 +32,8 @@ from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.models.weights.frozen import linear_parameters
-from finegrained_rlhf.models.weights.sharded import matrices_of, sharded_layers
-from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, ModelShape
+from finegrained_rlhf.models.weights.sharded import matrices_of, sharded_layers, tables_of
+from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, ModelShape, Tables
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import recorded_prompt
 
@@ -135,9 +135,23 @@ def blocks_of(module: nn.Module) -> Blocks:
     )
 
 
-def largest_outside(module: nn.Module) -> int:
-    """Numbers in the largest trained tensor of a model that is no matrix of a block."""
-    split = {id(own) for block in sharded_layers(module) for own in matrices_of(block)}
+def tables_in(module: nn.Module) -> Tables:
+    """What lies in embeddings and head of the transformers model in a module."""
+    tables, linear = _tables(module), {id(parameter) for parameter in linear_parameters(module)}
+    return Tables(
+        numbers=count(tables),
+        trained=count(table for table in tables if table.requires_grad),
+        linear=count(table for table in tables if id(table) in linear),
+    )
+
+
+def _tables(module: nn.Module) -> list[nn.Parameter]:
+    return tables_of(next(part for part in module.modules() if isinstance(part, PreTrainedModel)))
+
+
+def largest_outside(module: nn.Module, tables: Iterable[Tensor] = ()) -> int:
+    """Numbers in the largest trained tensor of a model that is no matrix of a block, and none of these tables."""
+    split = {id(own) for block in sharded_layers(module) for own in matrices_of(block)} | {id(own) for own in tables}
     return max((own.numel() for own in module.parameters() if own.requires_grad and id(own) not in split), default=0)
 
 
@@ -258,7 +272,9 @@ def shape_of(module: nn.Module, config: Any, device: str = "cpu") -> ModelShape:
         cost=pass_cost(module, config, device) if _packed(config) else PassCost(),
         gated=_gated(module),
         blocks=blocks_of(module),
+        tables=tables_in(module),
         largest_outside=largest_outside(module),
+        largest_beside=largest_outside(module, _tables(module)),
     )
 
 

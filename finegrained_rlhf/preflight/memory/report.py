@@ -134,7 +134,8 @@ def sharding_line(plan: Plan) -> str:
     what = "gradients and optimizer state"
     if blocks := sharding.split_numbers(plan, plan.policy):
         share = blocks / plan.policy.parameters
-        what += f", and weights in the matrices of transformer blocks ({share:.1%} of the policy),"
+        tables = ", embeddings and head" if plan.splits("full") else ""
+        what += f", and weights in the matrices of transformer blocks{tables} ({share:.1%} of the policy),"
     held, full = sharding.held_bytes(plan), sharding.held_bytes(replace(plan, sharding="none"))
     over = f"{plan.processes} processes"
     if plan.groups > 1:

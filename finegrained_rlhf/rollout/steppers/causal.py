@@ -54,6 +54,7 @@ class DecodingCopy:
         self._stacked = StackedWeights()
         fused = _fuse_layers(source.model, model, self._stacked)
         self._linear = _replace_linear(source.model, model, fused)
+        _replace_embeddings(source.model, model, self._stacked)
         self.policy = copy.copy(source)
         self.policy.__dict__["_modules"] = {**self.policy._modules, "model": model}
         self.policy.training = False
@@ -158,6 +159,14 @@ def _replace_linear(source: Any, copied: Any, without: list[str]) -> list[tuple[
             replaced.append((module, plain))
             inside.append(f"{name}.")
     return replaced
+
+
+def _replace_embeddings(source: Any, copied: Any, weights: StackedWeights) -> None:
+    """Put embeddings over a copy of those that are in shards."""
+    embedding = source.get_input_embeddings()
+    name = next(name for name, module in source.named_modules() if module is embedding)
+    parent, _, child = name.rpartition(".")
+    setattr(copied.get_submodule(parent), child, weights.table(embedding))
 
 
 decoding_copy = WeightsOfNow(DecodingCopy)

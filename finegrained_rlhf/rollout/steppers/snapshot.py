@@ -5,13 +5,14 @@ Handles torch's `Linear`, transformers' `Conv1D` and peft's LoRA layers (by thei
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.sharded import is_sharded
@@ -103,6 +104,15 @@ class StackedWeights:
         """Biases [ΣO], likewise; None where the first module has none."""
         first = effective_bias(modules[0])
         return None if first is None else self._copy(modules, effective_bias, compute_dtype(first))
+
+    def table(self, embedding: Any) -> Any:
+        """An embedding of V rows; over a copy of its weight [V, D] where that is in shards."""
+        if not is_sharded(embedding):
+            return embedding
+        dtype, copied = embedding.weight.dtype, copy.copy(embedding)
+        weight = self._copy((embedding,), lambda module: module.weight, dtype)
+        copied._parameters = {"weight": nn.Parameter(weight, requires_grad=False)}
+        return copied
 
     def _copy(self, modules: tuple[Any, ...], read: Callable[[Any], Any], dtype: torch.dtype) -> Tensor:
         made = torch.cat([read(module).detach().to(dtype) for module in modules])

@@ -50,13 +50,14 @@ class BlockWeights:
 
 
 class T5Weights(StackedWeights):
-    """The weights of all blocks and of the head, read from a policy now.
+    """The weights of all blocks, of embeddings and head, read from a policy now.
 
     Args:
         policy: whose decoder's linear layers are plain (see `is_plain`).
 
     Attributes:
         blocks: in order.
+        embed: maps tokens to states.
         head: [V, D]; None where the head is more than a linear layer.
     """
 
@@ -64,6 +65,7 @@ class T5Weights(StackedWeights):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.blocks = [self._block(block) for block in policy.model.decoder.block]
+        self.embed = self.table(policy.model.decoder.embed_tokens)
         lm_head = policy.model.lm_head
         self.head = self.weight(lm_head) if is_plain(lm_head) else None
 
@@ -228,7 +230,7 @@ class T5Stepper:
     def _run(self, tokens: Tensor, fed: Block | _EveryRow) -> Tensor:
         with self._autocast():
             decoder = self.model.decoder
-            hidden: Tensor = decoder.embed_tokens(tokens)
+            hidden: Tensor = self.weights.embed(tokens)
             biases: dict[int, Tensor] = {}  # of each layer's bias, these positions: [R or 1, H, B, window]
             for weights, caches in zip(self.weights.blocks, self.layers, strict=True):
                 if id(caches.bias) not in biases:

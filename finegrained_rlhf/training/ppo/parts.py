@@ -68,7 +68,7 @@ class PPOModels:
         self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps, processes)
 
     def _shard(self, processes: Processes) -> None:
-        """Share out the models; each process holds its rows of their layers' matrices (see `shard_layers`)."""
+        """Share out the models; each process holds its rows of their matrices (see `shard_layers`)."""
         shard_layers(self.policy.model, processes)
         self.reference.shard(processes)
         if isinstance(self.value, SeparateValueModel):

@@ -105,6 +105,8 @@ class RolloutScorer:
         reference, states = self._compare_with(rollout, batches)
         kl = None if states is None else torch.zeros_like(behaviour)
         if not from_decode or kl is not None:
+            if states is not None:
+                models.reference.gather_head()
             with whole_weights(models.policy.model):
                 for batch in batches:
                     anchor = None if states is None else Anchor(batch.cut(states), models.reference.head_of_pass())

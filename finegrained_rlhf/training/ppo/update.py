@@ -169,6 +169,8 @@ class PPOUpdate:
         steps = self._mini_batches.of_step(step, experience, batches)
         self._train_mode(self._config.compat.update_dropout)
         for number, part in enumerate(steps):
+            if self._reference is not None:
+                self._reference.gather_head()
             gaps = [
                 self._backward(experience, batch, part, metrics, beta, number)
                 for batch in first_measured(part.batches, len(steps))

@@ -87,12 +87,16 @@ def test_two_processes_in_shards_end_as_one(cases: list[str], alone: Path, full:
         assert told(full)[case]["score"] == pytest.approx(told(alone)[case]["score"], abs=1e-5), case
 
 
-def test_the_matrices_of_layers_are_in_shards_and_the_rest_has_one_owner(cases: list[str], full: Path) -> None:
+TABLES = ("shared.", "embed_tokens.", "wte.", "lm_head.")
+
+
+def test_matrices_and_tables_are_in_shards_and_the_rest_has_one_owner(cases: list[str], full: Path) -> None:
     for case in cases:
         here, there = told(full, 0)[case], told(full, 1)[case]
         of_policy = sum(size for name, size in here["in_shards"].items() if name.startswith("policy."))
         assert (of_policy == 0) == ("adapters" in case), case  # their base is in shards, but nothing of it is trained
         assert here["trained"] / 4 < sum(here["in_shards"].values()) < here["trained"], case
+        assert any(table in name for table in TABLES for name in here["in_shards"]), case
         assert here["updated_here"] + there["updated_here"] == here["trained"]
 
 
@@ -151,6 +155,7 @@ def test_gradients_in_shards(cases: list[str], alone: Path, tmp_path: Path, proc
         assert_alike(alone, tmp_path, case)
         here = told(tmp_path)[case]
         assert any(name.startswith("policy.") for name in here["in_shards"]) != ("adapters" in case), case
+        assert not any(table in name for table in TABLES for name in here["in_shards"]), case
         assert sum(told(tmp_path, rank)[case]["updated_here"] for rank in range(processes)) == here["trained"]
 
 
