@@ -39,9 +39,7 @@ def _split_and_trained(plan: Plan, shape: ModelShape) -> int:
 
 def _largest(plan: Plan) -> int:
     """Numbers in the largest trained tensor that belongs to one process."""
-    return max(
-        model.largest_beside if plan.splits("full") else model.largest_outside for model in trained_models(plan)
-    )
+    return max(model.largest_beside if plan.splits("full") else model.largest_outside for model in trained_models(plan))
 
 
 def weight_bytes(plan: Plan, shape: ModelShape, frozen: bool = False) -> int:

@@ -28,7 +28,7 @@ def computed(module: nn.Module, function: Callable[..., T], *arguments: Any) -> 
     Args:
         module: one that calls of functions stand for instead of its own `forward`; it need not be in shards.
         function: what is computed with its weights.
-        arguments: of the function; none with a gradient, or the weights' are summed when it comes, and again at the end.
+        arguments: of the function; none with a gradient, at which the weights' would be summed, and again at the end.
     """
     method = module.__dict__.get(COMPUTED)
     result: T = function(*arguments) if method is None else method(function, *arguments)
