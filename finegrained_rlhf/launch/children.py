@@ -100,6 +100,16 @@ def run_logged(
             raise
 
 
+def run_shown(command: Sequence[str]) -> int:
+    """Run a command whose output is shown as it comes; it ends with this process. Returns the exit status."""
+    with ended_by_signals(), subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            _end_group(process)
+            raise
+
+
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     for number, seconds in ((signal.SIGINT, _PATIENCE), (signal.SIGKILL, None)):
         try:

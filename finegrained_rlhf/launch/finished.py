@@ -99,7 +99,8 @@ class Finished:
         return not changes(entry["job"], job, entry["inputs"], inputs_of(job), strict=False)
 
     def _declared(self, step: Step) -> str:
-        declaration = json.dumps(step.declared.get("known_by", step.declared), sort_keys=True, default=str)
+        own = {key: value for key, value in step.declared.items() if key != "gpus"}
+        declaration = json.dumps(step.declared.get("known_by", own), sort_keys=True, default=str)
         return hashlib.sha256(f"{configurations()}{self._portable(declaration)}".encode()).hexdigest()[:16]
 
     def _portable(self, text: str) -> str:

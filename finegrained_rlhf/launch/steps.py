@@ -4,8 +4,9 @@ Steps are named, so that one experiment can change another's; null leaves one ou
 or a job of its own: `{script: NAME, args: [KEY=VALUE, …], each: {NAME: [VALUES]}}` or `{job: {_target_: …}}`.
 `unless: FILE` leaves a step out where a file exists that it would give: made before, or brought along. An argument that
 is a mapping gives one KEY=VALUE for each of its keys whose value is not null. `{like: STEP, …}` is that step of the
-same experiment with some keys replaced and some arguments changed or added. A sweep's steps have `config`, the resolved
-configuration of their command, in place of arguments.
+same experiment with some keys replaced and some arguments changed or added. `gpus: N` starts a step's command in N
+processes of its own, as `accelerate launch` would. A sweep's steps have `config`, the resolved configuration of their
+command, in place of arguments.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from finegrained_rlhf.launch.checks.paths import (
     outputs,
 )
 from finegrained_rlhf.launch.checks.schema import check_keys, keys_of_job, problems
+from finegrained_rlhf.launch.children import run_shown
 from finegrained_rlhf.launch.command_line import CommandLine, hydras_words
 from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.mistakes import explain_command_line, is_of_configuration
@@ -46,7 +48,7 @@ from finegrained_rlhf.runtime.process_config import OneProcess
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
 
-_STEP_KEYS = {"script", "args", "job", "unless", "each"}
+_STEP_KEYS = {"script", "args", "job", "unless", "each", "gpus"}
 
 
 class Step(NamedTuple):
@@ -54,8 +56,8 @@ class Step(NamedTuple):
 
     Attributes:
         name: of its declaration; repetitions share it.
-        declared: `script` with `args` or `config`, or `job`; where it is given, `unless`, and `known_by`: what is
-            compared in place of all this.
+        declared: `script` with `args` or `config`, or `job`; where it is given, `unless`, `gpus`, and `known_by`: what
+            is compared in place of all this.
     """
 
     name: str
@@ -75,6 +77,11 @@ class Step(NamedTuple):
         """
         own = self.declared.get("job", self.declared.get("config"))
         return keys_of_job(resolved(_composed(self.declared["script"], self.args)) if own is None else own)
+
+    @property
+    def gpus(self) -> int:
+        """In how many processes of its own it is started; 1: it runs in this one, or in all that run the experiment."""
+        return self.declared.get("gpus") or 1
 
     @property
     def is_given(self) -> bool:
@@ -244,6 +251,9 @@ def expanded(steps: Mapping[str, Any]) -> Iterator[Step]:
         if unknown or ("script" in step) == ("job" in step):
             what = f"unknown key {unknown[0]}" if unknown else "expected one of script and job"
             raise ConfigError(f"step {name}: {what}")
+        gpus = step.get("gpus")
+        if gpus is not None and ("job" in step or not isinstance(gpus, int) or gpus < 1):
+            raise ConfigError(f"step {name}: gpus: expected a whole number from 1 on, of a step with a script")
         each: Mapping[str, Any] = step.get("each") or {}
         for values in itertools.product(*each.values()):
             filled = dict(zip(each, values, strict=True))
@@ -294,5 +304,17 @@ def run_step(step: Step, label: str, processes: Processes | OneProcess) -> None:
         return
     if "job" in step.declared:
         run_job(build(step.declared["job"]), processes)
+    elif step.gpus > 1:
+        _launch(step, processes.count)
     else:
         run_config(_composed(step.declared["script"], step.args), step.args)
+
+
+def _launch(step: Step, here: int) -> None:
+    if here > 1:
+        raise ConfigError(f"gpus: {step.gpus} starts processes, but the experiment runs in {here}: start it in one")
+    launcher = ["--multi_gpu", "--num_processes", str(step.gpus), "--num_machines", "1", "--main_process_port", "0"]
+    alike = ["--mixed_precision", "no", "--dynamo_backend", "no"]  # processes.precision and processes.compiled hold
+    program = [sys.executable, "-m", "accelerate.commands.launch", *launcher, *alike, "-m", "finegrained_rlhf"]
+    if status := run_shown([*program, step.declared["script"], *step.args]):
+        raise FineGrainedError(f"its {step.gpus} processes ended with status {status}; what they said stands above")

@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from other_processes import wait_until
 from script_runs import ENVIRONMENT, ROOT
 
-from finegrained_rlhf.core.errors import DataError, FineGrainedError
+from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.launch import finished as _finished
 from finegrained_rlhf.launch import pipeline as _pipeline
@@ -265,6 +265,54 @@ def test_a_result_that_was_brought_along_is_taken(own: Path) -> None:
     (own / "given.txt").unlink()
     with pytest.raises(FineGrainedError, match="^step given: data: nowhere: no such file"):
         run(f"+{given}")
+
+
+SFT = ["data=out/world/sft_train.json", "validation_data=null", "policy.path=out/models/t5", "output_dir=out/sft"]
+TINY = ["total_steps=2", "batch_size=4", "micro_batch_size=2", "processes.precision=fp32", "processes.threads=1"]
+
+
+def added(name: str, script: str, args: list[str], **keys: object) -> str:
+    """A step more, in Hydra's grammar."""
+    more = "".join(f", {key}: {value}" for key, value in keys.items())
+    return f"+steps.{name}={{script: {script}, args: {args!r}{more}}}"
+
+
+MODELS = added("models", "make_tiny_models", ["data=out/world/corpus.txt", "output_dir=out/models", "t5.d_model=32"])
+
+
+def trained_on(gpus: object) -> str:
+    return added("sft", "train_sft", [*SFT, *TINY], gpus=gpus)
+
+
+def test_a_step_starts_processes_of_its_own(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setenv("PYTHONPATH", f"{own}:{ROOT}:{ENVIRONMENT.get('PYTHONPATH', '')}")
+    run(MODELS, trained_on(2))
+    assert "2 processes, each on CPU" in capfd.readouterr().err
+    assert read_json(own / "out/sft/run.json")["step"] == 2
+    run(MODELS, trained_on(3))  # as many as there are now: what is finished stays so
+    assert "step 6 of 6: sft] is done" in capfd.readouterr().out
+    (own / "out/sft/policy/config.json").unlink()
+    shutil.rmtree(own / "out/models/t5")
+    with pytest.raises(FineGrainedError, match="^step sft: policy.path: out/models/t5: no such"):
+        run(trained_on(2))  # known before any process starts
+    assert "processes" not in capfd.readouterr().err
+
+
+def test_processes_that_fail_name_the_step(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(_steps, "run_shown", lambda command: asked.append(command) or 3)
+    with pytest.raises(FineGrainedError, match="^step sft: its 2 processes ended with status 3; what they said stands"):
+        run(MODELS, trained_on(2))
+    assert asked[0][-len(SFT + TINY) - 1 :] == ["train_sft", *SFT, *TINY]
+    assert asked[0][asked[0].index("--num_processes") + 1] == "2"
+    for count in (0, "many"):
+        with pytest.raises(ConfigError, match="^step sft: gpus: expected a whole number from 1 on"):
+            run(trained_on(count))
+    with pytest.raises(ConfigError, match="^step last: gpus: expected .* of a step with a script"):
+        run("+steps.last.gpus=2")
 
 
 def test_a_killed_pipeline_goes_on_where_it_was(own: Path) -> None:
