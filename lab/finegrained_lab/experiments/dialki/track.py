@@ -43,7 +43,7 @@ from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
 Entities = Literal["matched", "labels"]
 COLUMNS = ("selection_exact_match", "selection_precision", "selection_recall", "selection_f1")
-FIRST = "first_right"
+FIRST, NEW = "first_right", "f1_new"
 DIALKI = "dialki"
 TRAINED = (*get_args(Kind), DIALKI)
 """Directories of a seed that a row is made of, where they are."""
@@ -90,7 +90,9 @@ class Dstc11TrackTable(Results):
             ModelError: there is no encoder.
         """
         track = read_track(self.data)
-        parts = {part: _asked(read_track(self.data, part)) for part in ("dev", "test")}
+        parts = {part: _asked(read_track(self.data, part)) for part in ("train", "dev", "test")}
+        seen = {snippet for turn in parts.pop("train") for snippet in turn.label.snippets}
+        new = [i for i, turn in enumerate(parts["test"]) if not turn.label.snippets <= seen]
         matcher = EntityMatcher(track.names)
         entities: dict[Entities, Callable[[TrackTurn], Iterable[Entity]]] = {
             "matched": lambda turn: matcher(turn.turns),
@@ -104,13 +106,13 @@ class Dstc11TrackTable(Results):
                 found = [Label(True, rule(values)) for _, values in scored]
                 write_labels(Path(self.answers) / f"{name}{'' if seed is None else f'_{seed}'}_{which}.json", found)
                 own = {"seed": seed, "share": rule.share, "most": rule.most, FIRST: first_right(scored)}
-                rows.append(_row(name, which, parts["test"], found) | own)
-        rows += [_row(name, "labels", parts["test"], found) for name, found in _known(track, parts["test"])]
+                rows.append(_row(name, which, parts["test"], found, new) | own)
+        rows += [_row(name, "labels", parts["test"], found, new) for name, found in _known(track, parts["test"])]
         named = [matcher(turn.turns) == turn.label.entities for turn in parts["test"]]
         return self.write(
             {
                 **self.made_by(),
-                "turns": {part: len(turns) for part, turns in parts.items()},
+                "turns": {**{part: len(turns) for part, turns in parts.items()}, "new": len(new)},
                 "snippets_a_turn": float(np.mean([len(turn.label.snippets) for turn in parts["test"]])),
                 "entities_matched": float(np.mean(named)),
                 "rows": rows,
@@ -153,7 +155,7 @@ class Dstc11TrackTable(Results):
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The rows, what one right sentence is worth, and what was published."""
-        columns = ["system", "seed", "entities", *COLUMNS, "snippets", FIRST, "share", "most"]
+        columns = ["system", "seed", "entities", *COLUMNS, NEW, "snippets", FIRST, "share", "most"]
         rows = [{"seed": None, "share": None, "most": None, FIRST: None, **row} for row in result["rows"]]
         published = "; ".join(f"{name} {exact:.3f} and {f1:.3f}" for name, (exact, f1) in PUBLISHED.items())
         turns = result["turns"]
@@ -161,10 +163,12 @@ class Dstc11TrackTable(Results):
             f"{self.opening(result, self.title, self.about)}\n\nTurns: {turns['test']} of test, rules chosen on "
             f"{turns['dev']} of dev. A turn needs {result['snippets_a_turn']:.2f} snippets; the entities that "
             f"are found are those of its labels in {result['entities_matched']:.1%}.\n\n"
-            f"{markdown_table(rows, columns)}\n`snippets`: how many a system names for a turn; `{FIRST}`: "
-            "the snippet with the highest score is one of those needed, which is the `exact_match` of the pages of "
-            "models that name one (`dstc11.md`, `dstc11_minilm.md`) where entities are those of the labels; `share`, "
-            "`most`: its rule. Two answers know the labels: `one_needed_snippet` always names one right snippet, "
+            f"{markdown_table(rows, columns)}\n`{NEW}`: F1 over the {turns['new']} turns that need a snippet which no "
+            "turn of training needed; the parts share their hotels and restaurants. `snippets`: how many a system "
+            f"names for a turn; `{FIRST}`: the snippet with the highest score is one of those needed, which is the "
+            "`exact_match` of the pages of models that name one (`dstc11.md`, `dstc11_minilm.md`) where entities are "
+            "those of the labels; `share`, `most`: its rule. Two answers know the labels: `one_needed_snippet` always "
+            "names one right snippet, "
             "`all_of_the_entities` every snippet of the right entities.\n\nPublished on the track's test part (exact "
             f"match and F1, with entities and detection of their own, not compared with these): {published}.\n"
         )
@@ -183,10 +187,14 @@ def _asked(track: Track) -> list[TrackTurn]:
     return [turn for turn in track.turns if turn.label.target]
 
 
-def _row(name: str, which: Entities, asked: Sequence[TrackTurn], found: Sequence[Label]) -> dict[str, Any]:
-    scores = track_scores([turn.label for turn in asked], found)
+def _row(
+    name: str, which: Entities, asked: Sequence[TrackTurn], found: Sequence[Label], new: Sequence[int]
+) -> dict[str, Any]:
+    labels = [turn.label for turn in asked]
+    scores, of_new = track_scores(labels, found), track_scores([labels[i] for i in new], [found[i] for i in new])
     named = float(np.mean([len(label.snippets) for label in found]))
-    return {"system": name, "entities": which, **{key: scores[key] for key in COLUMNS}, "snippets": named}
+    row = {"system": name, "entities": which, **{key: scores[key] for key in COLUMNS}, "snippets": named}
+    return row | {NEW: of_new["selection_f1"] if new else None}
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -63,7 +63,8 @@ def test_rows_answers_and_page(data: Path, tmp_path: Path, capsys: pytest.Captur
     assert rows["bm25_porter", "labels"]["first_right"] == 1.0
     assert rows["all_of_the_entities", "labels"]["selection_precision"] == pytest.approx(2 / 3)
     parts = [dstc11_part((Turn("user", f"Hello from guest {i} of the Inn."),)) for i in range(60) if i % 3]
-    assert result["turns"] == {part: parts.count(part) for part in ("dev", "test")}
+    assert result["turns"] == {**{part: parts.count(part) for part in ("dev", "test")}, "new": 0}
+    assert {row["f1_new"] for row in result["rows"]} == {None}  # all turns need what those of training did
     assert result["entities_matched"] == 1.0 and result["summary"] == {}
     assert len(read_labels(answers / "bm25_porter_matched.json")) == parts.count("test")
     page = output.with_suffix(".md").read_text()
@@ -103,6 +104,23 @@ def test_examples_hold_what_a_turn_needs_and_what_it_does_not(house: Path) -> No
         assert len({row[f"negative_{i}"] for i in range(3)}) == 3
     assert training_examples(track, "bi_encoder", 3, seed=1)[:10] != triples[:10]
     assert training_examples(track, "bi_encoder", 3, seed=0)[:] == triples[:]
+
+
+def test_turns_that_need_what_training_never_did_are_told_apart(house: Path, tmp_path: Path) -> None:
+    labels, turns = read_json(house / "labels.json"), read_track(house).turns
+    opening = [dstc11_part((Turn("user", turn.turns[0]),)) for turn in turns]
+    for i, part in enumerate(opening):
+        if part != "test" and i % 6 == 0:  # only a test turn asks for the first thing
+            labels[i] = {"target": False}
+    (house / "labels.json").write_text(json.dumps(labels))
+    table = Dstc11TrackTable(
+        str(tmp_path / "track.json"), "", chosen="On dev.", data=str(house), answers=str(tmp_path / "answers")
+    ).run()
+    new = [i for i, part in enumerate(opening) if part == "test" and i % 6 == 0]
+    assert table["turns"]["new"] == len(new) > 0
+    known = next(row for row in table["rows"] if row["system"] == "one_needed_snippet")
+    assert known["f1_new"] == known["selection_f1"] == pytest.approx(2 / 3)  # one of the two that each of them needs
+    assert f"F1 over the {len(new)} turns" in (tmp_path / "track.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["bi_encoder", "cross_encoder"])
