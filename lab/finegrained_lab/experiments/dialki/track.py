@@ -173,7 +173,8 @@ class Dstc11TrackTable(Results):
             f"match and F1, with entities and detection of their own, not compared with these): {published}.\n"
         )
         if result["summary"]:
-            page += f"\n## Trained models, mean ± standard deviation over seeds\n\n{_spread(result['summary'])}"
+            if len({row["seed"] for row in rows} - {None}) > 1:  # of one seed there is no spread to show
+                page += f"\n## Trained models, mean ± standard deviation over seeds\n\n{_spread(result['summary'])}"
             curve = ["system", "seed", "epoch", "step", "f1", "exact_match"]
             said = [{"epoch": None, "step": None, "f1": None, **row} for row in result["curves"]]
             page += (
