@@ -191,7 +191,7 @@ def _fused_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | N
 _on_cpu, _NAMESPACE = heads.bf16_product, "launches"
 
 
-@torch.library.custom_op("::".join((_NAMESPACE, "product")), mutates_args=())
+@torch.library.custom_op((2 * ":").join((_NAMESPACE, "product")), mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """`bf16_product` as one operation, which a compiled graph does not take apart."""
     return _on_cpu(a, b)

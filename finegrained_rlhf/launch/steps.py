@@ -254,6 +254,10 @@ def expanded(steps: Mapping[str, Any]) -> Iterator[Step]:
         gpus = step.get("gpus")
         if gpus is not None and ("job" in step or not isinstance(gpus, int) or gpus < 1):
             raise ConfigError(f"step {name}: gpus: expected a whole number from 1 on, of a step with a script")
+        if (gpus or 1) > 1 and (here := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+            raise ConfigError(
+                f"step {name}: gpus: {gpus} starts processes, but the experiment runs in {here}: start it in one"
+            )
         each: Mapping[str, Any] = step.get("each") or {}
         for values in itertools.product(*each.values()):
             filled = dict(zip(each, values, strict=True))
@@ -305,14 +309,12 @@ def run_step(step: Step, label: str, processes: Processes | OneProcess) -> None:
     if "job" in step.declared:
         run_job(build(step.declared["job"]), processes)
     elif step.gpus > 1:
-        _launch(step, processes.count)
+        _launch(step)
     else:
         run_config(_composed(step.declared["script"], step.args), step.args)
 
 
-def _launch(step: Step, here: int) -> None:
-    if here > 1:
-        raise ConfigError(f"gpus: {step.gpus} starts processes, but the experiment runs in {here}: start it in one")
+def _launch(step: Step) -> None:
     launcher = ["--multi_gpu", "--num_processes", str(step.gpus), "--num_machines", "1", "--main_process_port", "0"]
     alike = ["--mixed_precision", "no", "--dynamo_backend", "no"]  # processes.precision and processes.compiled hold
     program = [sys.executable, "-m", "accelerate.commands.launch", *launcher, *alike, "-m", "finegrained_rlhf"]

@@ -311,6 +311,10 @@ def test_processes_that_fail_name_the_step(own: Path, monkeypatch: pytest.Monkey
     for count in (0, "many"):
         with pytest.raises(ConfigError, match="^step sft: gpus: expected a whole number from 1 on"):
             run(trained_on(count))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="^step sft: gpus: 2 starts processes, but the experiment runs in 2"):
+        run(MODELS, trained_on(2))
+    monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(ConfigError, match="^step last: gpus: expected .* of a step with a script"):
         run("+steps.last.gpus=2")
 

@@ -150,7 +150,7 @@ def _tables(module: nn.Module) -> list[nn.Parameter]:
 
 
 def largest_outside(module: nn.Module, tables: Iterable[Tensor] = ()) -> int:
-    """Numbers in the largest trained tensor of a model that is no matrix of a block, and none of these tables."""
+    """Numbers in the largest trained tensor of any shape that is no matrix of a block, and none of `tables`."""
     split = {id(own) for block in sharded_layers(module) for own in matrices_of(block)} | {id(own) for own in tables}
     return max((own.numel() for own in module.parameters() if own.requires_grad and id(own) not in split), default=0)
 

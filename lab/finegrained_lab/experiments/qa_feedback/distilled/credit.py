@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.gate import SFT, gate_page, judge_gate
 from finegrained_lab.experiments.qa_feedback.distilled.pool import (
+    COLUMNS,
     JUDGE,
-    MEASURES,
+    JUDGED_BY,
     PARTS,
+    RECALLED,
     TOTAL,
+    UNSUPPORTED,
     Pooled,
     pool_of,
     totals_of_known,
@@ -34,11 +38,8 @@ from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
 
-UP, DOWN = "facts/recalled", "facts/unsupported"
-_COLUMNS = (JUDGE, TOTAL, *MEASURES)
 _TRAINING = ("reward/total", "kl", "gradient_norm")
 _LAST = 10
-_JUDGE = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,14 @@ class RealCreditTable(Results):
         for credit, lr, beta in product(self.credits, self.lrs, self.betas):
             name = f"{credit}_lr{lr}_beta{beta}"
             pools = {part: self._pool(name, part, sft[part], model, judge) for part in samples}
-            dev, test = (sampled_systems({name: of}, _COLUMNS)[name] for of in pools.values())
-            point = {"system": credit, "lr": lr, "beta": beta, "dev": _worth(means(dev, _COLUMNS))}
-            points.append({**point, **self._training(name), **means(test, _COLUMNS)})
+            dev, test = (sampled_systems({name: of}, COLUMNS)[name] for of in pools.values())
+            point = {"system": credit, "lr": lr, "beta": beta, "dev": _worth(means(dev, COLUMNS))}
+            points.append({**point, **self._training(name), **means(test, COLUMNS)})
             measured[credit, lr, beta] = test
-        chosen = {credit: max((p for p in points if p["system"] == credit), key=_on_dev) for credit in self.credits}
-        systems = {SFT: sampled_systems({SFT: sft["test"]}, _COLUMNS)[SFT]}
+        chosen = {
+            credit: max((p for p in points if p["system"] == credit), key=itemgetter("dev")) for credit in self.credits
+        }
+        systems = {SFT: sampled_systems({SFT: sft["test"]}, COLUMNS)[SFT]}
         systems |= {credit: measured[credit, point["lr"], point["beta"]] for credit, point in chosen.items()}
         trivial = trivial_systems({TOTAL: model, JUDGE: judge}, sft["test"])
         names = list(systems)
@@ -102,16 +105,19 @@ class RealCreditTable(Results):
             {
                 **self.made_by(),
                 "questions": {part: len(of) for part, of in sft.items()},
-                "sft_on_dev": _worth(means(sampled_systems({SFT: sft["dev"]}, _COLUMNS)[SFT], _COLUMNS)),
+                "sft_on_dev": _worth(means(sampled_systems({SFT: sft["dev"]}, COLUMNS)[SFT], COLUMNS)),
                 "chosen": {name: {key: point[key] for key in ("lr", "beta")} for name, point in chosen.items()},
-                "rows": [{"system": name, **means(of, _COLUMNS)} for name, of in (systems | trivial).items()],
+                "rows": [{"system": name, **means(of, COLUMNS)} for name, of in (systems | trivial).items()],
                 "points": points,
                 "differences": [
-                    {"system": f"{ours} − {theirs}", **differences(systems[ours], systems[theirs], _COLUMNS)}
+                    {"system": f"{ours} − {theirs}", **differences(systems[ours], systems[theirs], COLUMNS)}
                     for ours, theirs in compared
                 ],
                 "gate": judge_gate(
-                    totals_of_known(judge, sft["test"], JUDGE), read_json(start / JUDGE / "stress.json"), _JUDGE, PARTS
+                    totals_of_known(judge, sft["test"], JUDGE),
+                    read_json(start / JUDGE / "stress.json"),
+                    JUDGED_BY,
+                    PARTS,
                 ),
             }
         )
@@ -140,11 +146,11 @@ class RealCreditTable(Results):
             f"{questions['test']} held-out questions. Chosen for each system by the share of gold facts less that of "
             f"unsupported names on {questions['dev']} dev questions (SFT: {result['sft_on_dev']:.3f}): {points}. One "
             "seed of training: nothing is known of the spread between runs.",
-            markdown_table(result["rows"], ["system", *_COLUMNS]),
+            markdown_table(result["rows"], ["system", *COLUMNS]),
             "## Differences, with 95% intervals over questions",
-            differences_page(result["differences"], _COLUMNS),
+            differences_page(result["differences"], COLUMNS),
             "## Every point of the grid\n\n`dev`: what chose. `training/…`: means over a run's last ten steps.",
-            markdown_table(result["points"], ["system", "lr", "beta", "dev", *training, *_COLUMNS]),
+            markdown_table(result["points"], ["system", "lr", "beta", "dev", *training, *COLUMNS]),
             gate_page(result["gate"]),
         ]
         return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -152,9 +158,4 @@ class RealCreditTable(Results):
 
 def _worth(row: Mapping[str, float | None]) -> float:
     """Gold facts less unsupported names and numbers: what chooses among the points of a system."""
-    return (row[UP] or 0.0) - (row[DOWN] or 0.0)
-
-
-def _on_dev(point: Mapping[str, Any]) -> float:
-    worth: float = point["dev"]
-    return worth
+    return (row[RECALLED] or 0.0) - (row[UNSUPPORTED] or 0.0)

@@ -14,10 +14,14 @@ from finegrained_lab.experiments.gate import SFT, gate_page, judge_gate
 from finegrained_lab.experiments.qa_feedback.distilled.demo import answers_page
 from finegrained_lab.experiments.qa_feedback.distilled.pool import (
     CHANCE,
+    COLUMNS,
     JUDGE,
+    JUDGED_BY,
     MEASURES,
     PARTS,
+    RECALLED,
     TOTAL,
+    UNSUPPORTED,
     Pooled,
     curves,
     pool_of,
@@ -41,9 +45,7 @@ from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
 START, SAMPLES, WIDE, LAST, PREFERRED = "start", "sft.jsonl", "wide.jsonl", "round_3.jsonl", "preference_model"
-_COLUMNS = (JUDGE, TOTAL, *MEASURES)
-_JUDGE = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
-_UP, _DOWN, _FINISHED = ("facts/recalled", JUDGE), "facts/unsupported", "finished"
+_UP, _FINISHED = (RECALLED, JUDGE), "finished"
 
 
 @dataclass
@@ -134,12 +136,12 @@ class ExpertIterationTable(Results):
                 "folds": [fold.name for fold in next(iter(places.values()))],
                 "questions": len(first.pool),
                 "rows": [
-                    {"system": name, "seed": seed, **means(measured.systems[name], _COLUMNS)}
+                    {"system": name, "seed": seed, **means(measured.systems[name], COLUMNS)}
                     for name in first.systems
                     for seed, measured in of_seed.items()
                 ],
                 "differences": [
-                    {"system": f"{name} − {base}", **differences_over_seeds(*_both(of_seed, name, base), _COLUMNS)}
+                    {"system": f"{name} − {base}", **differences_over_seeds(*_both(of_seed, name, base), COLUMNS)}
                     for name, base in compared
                 ],
                 "goals": [
@@ -151,7 +153,7 @@ class ExpertIterationTable(Results):
                 ],
                 "curves": curves(pool, [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]),
                 "curves_of": {"questions": len(pool), "samples": most},
-                "gate": judge_gate(_mean_over_seeds(of_seed), self._stress(every), _JUDGE, PARTS),
+                "gate": judge_gate(_mean_over_seeds(of_seed), self._stress(every), JUDGED_BY, PARTS),
             }
         )
 
@@ -177,7 +179,7 @@ class ExpertIterationTable(Results):
             pools = {name: pool_of(model, of, self.seed, judge, preferred) for name, of in records.items()}
             for name, given in totals_of_known(judge, pools[SFT], JUDGE).items():
                 whole.given[name] += given
-            for name, rows in sampled_systems(pools, _COLUMNS, (4,)).items():
+            for name, rows in sampled_systems(pools, COLUMNS, (4,)).items():
                 whole.sampled[name] += rows
             for name, rows in trivial_systems({TOTAL: model, JUDGE: judge}, pools[SFT]).items():
                 whole.trivial[name] += rows
@@ -200,7 +202,7 @@ class ExpertIterationTable(Results):
             f"{result['questions']} held-out questions ({', '.join(result['folds'])}), {_training(seeds)}.",
             _rows_page(result["rows"], seeds),
             f"## Differences, with 95% intervals over questions{' and seeds' if len(seeds) > 1 else ''}",
-            differences_page(result["differences"], _COLUMNS),
+            differences_page(result["differences"], COLUMNS),
             "## What had to be reached",
             markdown_table(reached, [*_named(result["goals"]), "goal", "value", "wanted", "reached"]),
             gate_page(result["gate"]),
@@ -260,25 +262,25 @@ def _named(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _rows_page(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> str:
     """Of several seeds their spread, then every run."""
-    every = markdown_table(rows, [*_named(rows), *_COLUMNS])
+    every = markdown_table(rows, [*_named(rows), *COLUMNS])
     if len(seeds) == 1:
         return every
     systems = dict.fromkeys(row["system"] for row in rows)
     summary = {}
     for name in systems:
         of = [row for row in rows if row["system"] == name]
-        summary[name] = summarise_rows(of, [c for c in _COLUMNS if all(row[c] is not None for row in of)])
-    spread = spread_table(summary, "system", _COLUMNS, seeds)
+        summary[name] = summarise_rows(of, [c for c in COLUMNS if all(row[c] is not None for row in of)])
+    spread = spread_table(summary, "system", COLUMNS, seeds)
     return f"## {spread_heading(seeds)}\n\n{spread}\n## Every run\n\n{every}"
 
 
 def goals(arm: str, systems: Mapping[str, Sequence[Measured]]) -> list[dict[str, Any]]:
     """What an arm had to reach: half of what best of n gains, and answers no worse grounded, finished, not copied."""
     most = max((name for name in systems if name.startswith(f"{SFT}, ")), key=lambda name: int(name.split()[-1]))
-    before, after, best = (means(systems[name], _COLUMNS) for name in (SFT, arm, most))
+    before, after, best = (means(systems[name], COLUMNS) for name in (SFT, arm, most))
     wanted = [(f"{column}: half of the gain of {most}", column, _half(before, best, column), 1) for column in _UP]
     wanted += [
-        ("no more names and numbers that no passage has", _DOWN, before[_DOWN], -1),
+        ("no more names and numbers that no passage has", UNSUPPORTED, before[UNSUPPORTED], -1),
         ("finished", _FINISHED, 0.9, 1),
         ("copied no more than SFT + .05", "copied/share", (before["copied/share"] or 0.0) + 0.05, -1),
     ]

@@ -35,6 +35,11 @@ PREFERENCE, LENGTH, CHANCE, RECALL, JUDGE = "preference", "length", "chance", "g
 CHOOSERS = (TOTAL, *PARTS, PREFERENCE, LENGTH, CHANCE)
 MEASURES = ("facts/recalled", "facts/unsupported", "copied/share", "rouge_lsum", "finished", "words")
 """Of an answer, without a judge."""
+COLUMNS = (JUDGE, TOTAL, *MEASURES)
+RECALLED, UNSUPPORTED = MEASURES[:2]
+JUDGE_WORDS = (
+    "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
+)
 CUT_GOLD = "cut_gold"
 
 
