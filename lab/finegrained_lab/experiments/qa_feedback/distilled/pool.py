@@ -37,9 +37,7 @@ MEASURES = ("facts/recalled", "facts/unsupported", "copied/share", "rouge_lsum",
 """Of an answer, without a judge."""
 COLUMNS = (JUDGE, TOTAL, *MEASURES)
 RECALLED, UNSUPPORTED = MEASURES[:2]
-JUDGE_WORDS = (
-    "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
-)
+JUDGED_BY = "a bottleneck on all-mpnet-base-v2, its total by the head of preferences; `sft` is the mean of the samples"
 CUT_GOLD = "cut_gold"
 
 
