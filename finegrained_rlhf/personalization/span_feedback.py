@@ -24,7 +24,7 @@ from finegrained_rlhf.core.markers import InputFile, OutputFile, Seed, at_least
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_feedback
-from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
+from finegrained_rlhf.feedback.records import SECOND, Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.personalization.store.opening import open_memory
 from finegrained_rlhf.personalization.store.protocol import Event
 from finegrained_rlhf.text.edits import levenshtein
@@ -135,6 +135,8 @@ class EditsToFeedback(Settings):
         hindsight: above 0, each edit gives more records: the edited text, which needs no edit, and it and the draft so
             often with some words cut out, from one drawn at random to another or to the end, which need them back.
             Nobody was asked about them. A reward model that never saw a text that lacks most takes one for free.
+        preferences: whether the edited text is each record's second answer, preferred to the first, for
+            `reward_model=preference`.
         seed: of what is cut out.
     """
 
@@ -145,6 +147,7 @@ class EditsToFeedback(Settings):
     memory: str | None = None
     users: Sequence[str] = ()
     hindsight: Annotated[int, at_least(0)] = 0
+    preferences: bool = False
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -171,7 +174,9 @@ class EditsToFeedback(Settings):
                 feedback = Feedback(edit_errors(text, edit["edited"]), (), edit["edited"])
                 types.update(error.error_type for error in feedback.errors)
                 own = f"{name}-{number}" if number else name
-                records[own] = FeedbackRecord(own, edit["context"], notes, (text,), feedback)
+                compared = self.preferences and text != edit["edited"] and bool(edit["edited"].strip())
+                texts, better = ((text, edit["edited"]), (SECOND,)) if compared else ((text,), ())
+                records[own] = FeedbackRecord(own, edit["context"], notes, texts, feedback, better)
         if not records:
             raise DataError(
                 f"no edit is left: nothing is written (users who have not allowed training: {len(left_out)})",

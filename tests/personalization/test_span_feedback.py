@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from finegrained_rlhf.feedback.records import SpanError
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from finegrained_rlhf.personalization import EditsToFeedback, NoLearning, UserMemory
 from finegrained_rlhf.personalization.span_feedback import edit_errors
-from reward_models.kinds import SegmentKind
+from reward_models.kinds import PREFERENCE, SegmentKind
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,6 +118,21 @@ def test_hindsight_says_what_texts_that_lack_words_need(tmp_path: Path) -> None:
             assert words_after(text, record.feedback.errors) == words_and_marks(edit["edited"])
     others = EditsToFeedback(str(tmp_path / "others.json"), **keys, seed=1).run()
     assert others != records and len({record.id for record in records}) == len(records)
+
+
+def test_an_edited_text_is_preferred_to_its_draft(tmp_path: Path) -> None:
+    edits = [*EDITS, {"context": "Gone", "draft": "All of it.", "edited": ""}]
+    write_jsonl(tmp_path / "edits.jsonl", edits)
+    keys: dict[str, Any] = {"data": str(tmp_path / "edits.jsonl"), "hindsight": 1}
+    records = EditsToFeedback(str(tmp_path / "feedback.json"), **keys, preferences=True).run()
+    assert read_feedback(tmp_path / "feedback.json", taxonomy()) == records
+    alone = EditsToFeedback(str(tmp_path / "alone.json"), **keys).run()
+    assert [replace(record, predictions=record.predictions[:1], preferences=()) for record in records] == alone
+    compared = PREFERENCE.pairs(records, Pieces()).pairs
+    edited = {edit["context"]: edit["edited"] for edit in edits}
+    assert {pair.better_text for pair in compared} == {edited["Dogs"], edited["Cats"], edited["Birds"]}
+    assert {EDITS[0]["draft"], EDITS[2]["draft"]} < {pair.worse_text for pair in compared}
+    assert all(pair.worse_text != pair.better_text for pair in compared)
 
 
 class Pieces:
