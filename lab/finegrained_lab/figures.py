@@ -26,12 +26,14 @@ class Lines:
         y_label: of its vertical axis.
         bands: by label of the line: `episodes` (the points), `mean`, `min` and `max`, lists of one length.
         runs: by label the curves of single runs, value by point: a line each.
+        limits: of the vertical axis; None fits them to what is drawn.
     """
 
     title: str
     y_label: str
     bands: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
-    runs: Mapping[str, Sequence[Mapping[int, float]]] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[Mapping[Any, float]]] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
 
 
 def band(curves: Sequence[Mapping[int, float]]) -> dict[str, list[float]]:
@@ -70,7 +72,11 @@ class Bars:
 
 
 def draw_lines(
-    path: Path, panels: Sequence[Lines], x_label: str = "episodes", ticks: Mapping[float, str] | None = None
+    path: Path,
+    panels: Sequence[Lines],
+    x_label: str = "episodes",
+    ticks: Mapping[float, str] | None = None,
+    columns: int | None = None,
 ) -> None:
     """Panels side by side; a label has the same colour and marker in all of them; those beyond the colours are dashed.
 
@@ -79,6 +85,7 @@ def draw_lines(
         panels: from left to right.
         x_label: of all horizontal axes.
         ticks: words at places of the horizontal axes; None counts.
+        columns: panels a row; None puts all into one.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -87,7 +94,7 @@ def draw_lines(
     labels = list(dict.fromkeys(label for panel in panels for label in (*panel.bands, *panel.runs)))
     look = {label: (COLOURS[i % len(COLOURS)], "osD^vP"[i % 6]) for i, label in enumerate(labels)}
     dashed = set(labels[len(COLOURS) :])  # their colours are taken
-    figure, axes = row_of_axes(pyplot, len(panels))
+    figure, axes = row_of_axes(pyplot, len(panels), columns)
     for axis, panel in zip(axes, panels, strict=True):
         for label, spread in panel.bands.items():
             colour, marker = look[label]
@@ -112,6 +119,7 @@ def draw_lines(
         axis.set_title(panel.title, fontsize=10)
         axis.set_ylabel(panel.y_label)
         axis.set_xlabel(x_label)
+        axis.set_ylim(panel.limits)
         if ticks is not None:
             axis.set_xticks(list(ticks), list(ticks.values()))
         axis.grid(linewidth=0.5, alpha=0.5)

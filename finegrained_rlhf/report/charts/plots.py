@@ -38,14 +38,18 @@ def load_pyplot(what: str = "the figure", extra: str = "plots") -> ModuleType:
     return pyplot
 
 
-def row_of_axes(pyplot: ModuleType, count: int) -> tuple[Any, list[Any]]:
-    """A white figure with `count` plots side by side, without frames at the top and the right."""
+def row_of_axes(pyplot: ModuleType, count: int, columns: int | None = None) -> tuple[Any, list[Any]]:
+    """A white figure with `count` plots, `columns` a row or all in one, without frames at the top and the right."""
+    columns = columns or count
+    rows = -(-count // columns)
     figure, axes = pyplot.subplots(
-        1, count, figsize=(4.4 * count, 3.9), layout="constrained", facecolor="white", squeeze=False
+        rows, columns, figsize=(4.4 * columns, 3.9 * rows), layout="constrained", facecolor="white", squeeze=False
     )
-    for axis in axes[0]:
+    for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
-    return figure, list(axes[0])
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[:count])
 
 
 def save_figure(pyplot: ModuleType, figure: Any, *paths: Path) -> None:

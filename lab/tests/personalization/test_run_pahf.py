@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from finegrained_lab.protocols.pahf.measures import (
     mean_and_error,
     phase_figures,
     setting_figures,
+    success_by_user,
     without_agent,
 )
 from finegrained_lab.protocols.pahf.run import final_figures, phase_curves
@@ -132,7 +134,17 @@ def test_curves_are_drawn_from_the_rounds(world: Path, tmp_path: Path) -> None:
                 means = [value if place not in (2, 5) else math.nan for place, value in enumerate(means)]
             assert own["episodes"] == list(words) and own["mean"] == pytest.approx(means, nan_ok=True)
             assert name == "frequency" or own["max"] == pytest.approx(highest)
-    assert (tmp_path / "curves.svg").read_text().startswith("<?xml")
+    for name in ("curves.svg", "users.svg"):
+        assert (tmp_path / name).read_text().startswith("<?xml")
+
+
+def test_success_by_user_has_the_mean_of_the_figures(world: Path, tmp_path: Path) -> None:
+    found = pahf_run(world, tmp_path, feedback=["both"], iterations=2).run()["settings"]["both"]
+    by_user = success_by_user([SceneRound(**one) for one in read_jsonl(tmp_path / "rounds.jsonl")])
+    assert len(by_user) > 1
+    for turn in ((1, 1), (1, 2), (2, 1), (3, 1), (3, 2), (4, 1)):
+        mean = statistics.fmean(own[turn] for own in by_user.values())
+        assert found[f"phase{turn[0]}"]["success"][turn[1] - 1] == pytest.approx(mean)
 
 
 def test_feedback_is_counted_where_nothing_is_stored(world: Path, tmp_path: Path) -> None:

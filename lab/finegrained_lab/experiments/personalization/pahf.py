@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.figures import Lines, band, draw_lines
-from finegrained_lab.protocols.pahf.measures import LEARNING
+from finegrained_lab.protocols.pahf.measures import LEARNING, MEASURES
 from finegrained_lab.protocols.pahf.run import final_figures
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
@@ -21,10 +21,6 @@ from finegrained_rlhf.text.tables import markdown_table
 
 WORLD_SETTINGS = ("users", "scenes", "drift", "noise", "overreach", "terse")
 """Of the experiment: what the page says of them."""
-MEASURES = {"success": "success rate", "frequency": "feedback frequency", "acpe": "ACPE"}
-"""The curves of a learning phase, over its iterations."""
-DRAWN_MEASURES = ("success", "frequency")
-"""Those in the figure; the third follows from the first."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class PahfTable(ComparedTable):
         *("first1", "success1", "acpe1", "frequency1", "success2"),
         *("first3", "success3", "acpe3", "frequency3", "success4"),
     )
-    caption: ClassVar[str] = "Success rate and feedback frequency by iteration of the two learning phases"
+    caption: ClassVar[str] = "Success rate, feedback frequency and ACPE by iteration of the two learning phases"
     about: ClassVar[str] = (
         "The language model is scripted and so is the user: the table compares algorithms, and says nothing about "
         "language. The number behind a name is the phase: 1 learn, 2 test, 3 learn after the change, 4 test. `first`: "
@@ -116,14 +112,15 @@ class PahfTable(ComparedTable):
         )
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Success rate and feedback frequency of both learning phases: mean and range over seeds."""
+        """A row a learning phase, as in the paper's figures 5 and 6: mean and range over seeds."""
         panels = [
             Lines(f"phase {phase}: {title}", title, bands=_bands(result["curves"][f"{name}{phase}"]))
             for phase in LEARNING
             for name, title in MEASURES.items()
-            if name in DRAWN_MEASURES
         ]
-        draw_lines(path, panels, x_label="iterations")
+        iterations = max(len(curve) for curves in result["curves"].values() for own in curves.values() for curve in own)
+        ticks = {float(number): str(number) for number in range(1, iterations + 1)}
+        draw_lines(path, panels, x_label="iterations", ticks=ticks, columns=len(MEASURES))
 
     def took(self, result: Mapping[str, Any]) -> str:
         """That nothing is trained."""

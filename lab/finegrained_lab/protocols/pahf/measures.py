@@ -60,6 +60,10 @@ class SceneRound:
     unanswered: str = ""
 
 
+MEASURES = {"success": "success rate", "frequency": "feedback frequency", "acpe": "ACPE"}
+"""The figures of a learning phase by what they are called, as in the paper's figures 5 and 6."""
+
+
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """The mean, and its standard error s / √n with s the sample deviation; an error of 0 of a single value.
 
@@ -103,6 +107,16 @@ def phase_figures(rounds: Sequence[SceneRound]) -> dict[str, list[float]]:
     if not figures["success"]:
         raise ValueError("expected at least one round")
     return figures
+
+
+def success_by_user(rounds: Sequence[SceneRound]) -> dict[str, dict[tuple[int, int], float]]:
+    """The share of correct actions of each user, by phase and iteration, of one setting."""
+    played: dict[str, dict[tuple[int, int], list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for one in rounds:
+        played[one.user][one.phase, one.iteration].append(one.correct)
+    return {
+        user: {turn: statistics.fmean(own) for turn, own in turns.items()} for user, turns in sorted(played.items())
+    }
 
 
 def setting_figures(rounds: Sequence[SceneRound]) -> dict[str, Any]:

@@ -17,7 +17,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from finegrained_lab.figures import Lines, draw_lines
 from finegrained_lab.protocols.answers import KeptModel, check_kept_answers, user_with_kept_answers
 from finegrained_lab.protocols.forecast import Asks, Forecast
-from finegrained_lab.protocols.pahf.measures import LEARNING, SceneRound, phase_figures, setting_figures, without_agent
+from finegrained_lab.protocols.pahf.measures import (
+    LEARNING,
+    MEASURES,
+    SceneRound,
+    phase_figures,
+    setting_figures,
+    success_by_user,
+    without_agent,
+)
 from finegrained_lab.protocols.pahf.scenes import Scene, read_scenes
 from finegrained_lab.protocols.pahf.users import AdvisingUser
 from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
@@ -39,8 +47,8 @@ from finegrained_rlhf.text.tables import markdown_table
 
 IndexName = Literal["exact", "faiss"]
 INDEXES: Mapping[IndexName, Callable[[], NoteIndex]] = {"exact": ExactIndex, "faiss": FaissIndex}
-MEASURES = {"success": "success rate", "frequency": "feedback frequency"}
 _GAP = 0.6  # between phases
+_X_LABEL = "phase.iteration (learn, test, learn what has changed, test)"
 
 
 def phase_curves(rounds: Path) -> tuple[dict[str, dict[str, dict[str, list[float]]]], dict[float, str]]:
@@ -58,10 +66,7 @@ def phase_curves(rounds: Path) -> tuple[dict[str, dict[str, dict[str, list[float
         DataError: the file is missing or damaged.
     """
     played = [SceneRound(**one) for one in read_jsonl(rounds)]
-    turns = sorted({(one.phase, one.iteration) for one in played})
-    places = {turn: place + _GAP * (turn[0] - 1) for place, turn in enumerate(turns)}
-    several = {phase for phase, iteration in turns if iteration > 1}
-    words = {places[turn]: f"{turn[0]}.{turn[1]}" if turn[0] in several else f"{turn[0]}" for turn in turns}
+    places, words = _places(played)
     curves: dict[str, dict[str, dict[str, list[float]]]] = {name: {} for name in MEASURES}
     for setting in dict.fromkeys(one.setting for one in played):
         own = [one for one in played if one.setting == setting]
@@ -69,16 +74,25 @@ def phase_curves(rounds: Path) -> tuple[dict[str, dict[str, dict[str, list[float
         by_phase = {phase: phase_figures([one for one in own if one.phase == phase]) for phase in phases}
         for name in MEASURES:
             means, errors = (_in_turn(by_phase, key, name == "success") for key in (name, f"{name}_se"))
-            curves[name][setting] = _with_errors([places[turn] for turn in turns], means, errors)
+            curves[name][setting] = _with_errors(list(places.values()), means, errors)
     return curves, words
 
 
-def draw_phase_curves(rounds: Path, path: Path) -> None:
-    """Success rate and feedback frequency of every setting, side by side.
+def _places(played: Sequence[SceneRound]) -> tuple[dict[tuple[int, int], float], dict[float, str]]:
+    """Where each phase and iteration is on the axis, in order, and the word there."""
+    turns = sorted({(one.phase, one.iteration) for one in played})
+    places = {turn: place + _GAP * (turn[0] - 1) for place, turn in enumerate(turns)}
+    several = {phase for phase, iteration in turns if iteration > 1}
+    return places, {places[turn]: f"{turn[0]}.{turn[1]}" if turn[0] in several else f"{turn[0]}" for turn in turns}
+
+
+def draw_phase_curves(rounds: Path, path: Path, users: Path) -> None:
+    """Draw the figures of every setting side by side, and the success rate of every single user.
 
     Args:
         rounds: FILE of rounds.
-        path: to write, `.svg` or `.png`.
+        path: to write, `.svg` or `.png`: means over users.
+        users: to write: a plot a setting, in it a line a user.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -86,7 +100,15 @@ def draw_phase_curves(rounds: Path, path: Path) -> None:
     """
     curves, words = phase_curves(rounds)
     panels = [Lines(title, "share of scenes", bands=curves[name]) for name, title in MEASURES.items()]
-    draw_lines(path, panels, x_label="phase.iteration (learn, test, learn what has changed, test)", ticks=words)
+    draw_lines(path, panels, x_label=_X_LABEL, ticks=words)
+    played = [SceneRound(**one) for one in read_jsonl(rounds)]
+    places, _ = _places(played)
+    panels = []
+    for setting in dict.fromkeys(one.setting for one in played):
+        of_users = success_by_user([one for one in played if one.setting == setting]).values()
+        runs = [{places[turn]: share for turn, share in own.items()} for own in of_users]
+        panels.append(Lines(setting, "success rate", runs={"a user": runs}, limits=(0.0, 1.02)))
+    draw_lines(users, panels, x_label=_X_LABEL, ticks=words, columns=2)
 
 
 def _in_turn(by_phase: Mapping[int, Mapping[str, Sequence[float]]], key: str, tests_too: bool) -> list[float]:
@@ -132,8 +154,8 @@ class RunPahf(Settings):
     """Run the settings of PAHF through four phases (learn, test, learn what has changed, test).
 
     Writes `summary.json`, the figures by setting and phase and how often one is right who looks at nothing,
-    `rounds.jsonl`, every round as it comes, and `curves.svg`, success and feedback by phase and iteration, to
-    `output_dir`.
+    `rounds.jsonl`, every round as it comes, `curves.svg`, success, feedback and ACPE by phase and iteration, and
+    `users.svg`, the success of each user, to `output_dir`.
 
     A round in which agent or user gives no reply that can be used is an error of the agent, and no end of the run.
     Remarks that could not be learnt from are tried again after each iteration.
@@ -155,7 +177,7 @@ class RunPahf(Settings):
             keeps none.
         failures: the share of the latest 500 rounds that may go unanswered; more, and more than chance allows, end the
             run.
-        plots: draw `curves.svg`; needs matplotlib.
+        plots: draw `curves.svg` and `users.svg`; needs matplotlib.
         progress: show a progress bar.
     """
 
@@ -226,7 +248,7 @@ class RunPahf(Settings):
             "failures": log.failures_by(lambda one: f"{one.phase}/{one.scene}"),
         }
         if self.plots:
-            draw_phase_curves(directory / "rounds.jsonl", directory / "curves.svg")
+            draw_phase_curves(directory / "rounds.jsonl", directory / "curves.svg", directory / "users.svg")
         write_json(directory / "summary.json", summary)
         rows = [{"agent": name, **settings.get(name, {}), **row} for name, row in final_figures(summary).items()]
         table = markdown_table(rows, ["agent", *SHOWN_FIGURES, "odd", "unanswered", "not_learnt"])
