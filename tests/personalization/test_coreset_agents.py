@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,12 @@ from finegrained_rlhf.personalization.learners.conversation import (
 )
 from finegrained_rlhf.personalization.learners.coreset import RandomWindow
 from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
-from finegrained_rlhf.personalization.store.protocol import MemoryLimitError, RepeatedKeyError
+from finegrained_rlhf.personalization.store.protocol import (
+    ForgottenUserError,
+    MemoryLimitError,
+    RepeatedKeyError,
+    StoreError,
+)
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 
 DOCUMENTS = [
@@ -185,3 +194,53 @@ def test_answers_of_the_model_that_looks_for_conflicts_are_forgotten(memory: Use
     assert sum(kept.counts().values()) == 1
     agent.forget("ada")
     assert not kept.counts() and b"canary" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def interleaved(memory: UserMemory, steps: int, seed: int) -> int:
+    """Agents of every kind answer, remember and forget the same few users in threads: how many prompts there were."""
+    own, chance, prompts = threading.local(), random.Random(seed), list[str]()
+
+    def reply(prompt: str) -> str:
+        owners = set(re.findall(r"owner\d", prompt))
+        assert owners == {own.user}, (own.user, owners)
+        prompts.append(own.user)
+        if '{"conflict"' in prompt:
+            return json.dumps({"conflict": "no"})
+        return model(prompt)
+
+    llm = ScriptedGenerator(reply)
+    kinds = [InContext, FullMemory, Scratchpad, SummarisedMemory]
+    agents = [*(kind(memory, llm) for kind in kinds), Coreset(memory, llm, ModelConflicts(llm))]
+    turns = [(f"owner{chance.randrange(4)}", chance.choice(agents), chance.random()) for _ in range(steps)]
+
+    def step(number: int) -> None:
+        user, agent, what = turns[number]
+        own.user = user
+        documents = [SourceDocument(f"{i}", f"{user} studied {i}.", {"major": f"{i}"}) for i in range(2)]
+        try:
+            if what < 0.1:
+                agent.forget(user)
+                return
+            found = agent.answer(user, documents, f"Where is {user}?", f"k{number}")
+            agent.observe_turn(user, found, FeedbackRemark(f"{user} studied {number % 2}.", "major", f"{number % 2}"))
+        except ForgottenUserError:
+            pass  # another thread was quicker
+        except StoreError as error:
+            assert "not yet overwritten" in str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(step, range(steps)))
+    for number in range(4):
+        handle = memory.reader(f"owner{number}")
+        kept = json.dumps([[one.body for one in handle.notes(unused=True)], [one.body for one in handle.events()]])
+        assert set(re.findall(r"owner\d", kept)) <= {f"owner{number}"}
+    return len(prompts)
+
+
+def test_no_remark_of_another_is_in_a_prompt(memory: UserMemory) -> None:
+    assert interleaved(memory, 120, 1) > 100
+
+
+@pytest.mark.slow
+def test_no_remark_of_another_is_in_a_prompt_in_ten_thousand_steps(memory: UserMemory) -> None:
+    assert interleaved(memory, 10_000, 2) > 10_000

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import pytest
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.asking import TRIES
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import Pahf, UserMemory
+from finegrained_rlhf.personalization import HashedWords, Pahf, UserMemory
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
 from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
 from finegrained_rlhf.personalization.store.protocol import (
@@ -19,6 +23,7 @@ from finegrained_rlhf.personalization.store.protocol import (
     ForgottenUserError,
     MemoryLimitError,
     RepeatedKeyError,
+    StoreError,
 )
 
 DRINK, DRINKS = "Bring me a drink", ["cold tea", "hot tea"]
@@ -257,3 +262,66 @@ def test_what_is_refused(memory: UserMemory) -> None:
         agent.act("ada", "x" * 21, DRINKS)
     with pytest.raises(MemoryLimitError):
         agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS), "x" * 21)
+
+
+def interleaved(memory: UserMemory, steps: int, seed: int) -> tuple[int, int]:
+    """Threads ask, act, correct and forget for the same few users: how many prompts and how many notes there were."""
+    own, chance, prompts = threading.local(), random.Random(seed), list[str]()
+
+    def reply(data: dict[str, Any]) -> dict[str, Any]:
+        user = own.user
+        owners = set(re.findall(r"owner\d", json.dumps(data)))
+        assert owners == {user}, (user, owners)
+        prompts.append(user)
+        text, number = f"{user} wants {len(prompts)}", len(prompts)
+        notes = len(data.get("notes", []))
+        merged = notes > 0 and number % 2 == 0
+        return {
+            **{"cues": text, "decision": ("ask", "act")[number % 2], "question": f"what does {user} like?"},
+            **{"choice": str(1 + number % 2), "salient": "yes", "note": text},
+            **{
+                "operation": ("merge", "replace")[number % 3 == 0] if merged else "add",
+                "number": "1" if merged else "",
+            },
+        }
+
+    model = ScriptedGenerator(lambda prompt: json.dumps(reply(fenced_data(prompt))))
+    agents = [Pahf(memory, model, encoder=HashedWords(places), similarity=0.1) for places in (1024, 256)]
+    turns = [(f"owner{chance.randrange(4)}", chance.random()) for _ in range(steps)]
+
+    def step(number: int) -> None:
+        (user, what), agent = turns[number], agents[number % 2]
+        own.user = user
+        try:
+            if what < 0.03:
+                agent.forget(user)
+                return
+            action = agent.act(
+                user, f"{user} is thirsty", DRINKS, lambda question: f"{user} said {number}", key=f"k{number}"
+            )
+            if what < 0.5:
+                agent.observe_feedback(user, action, f"{user} wants something else")
+            if what > 0.95:
+                agent.catch_up(user)
+        except ForgottenUserError:
+            pass  # another thread was quicker
+        except StoreError as error:
+            assert "not yet overwritten" in str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(step, range(steps)))
+    held = {f"owner{number}": memory.reader(f"owner{number}").notes(unused=True) for number in range(4)}
+    for user, notes in held.items():
+        assert all(set(re.findall(r"owner\d", json.dumps(note.body))) <= {user} for note in notes)
+    return len(prompts), sum(map(len, held.values()))
+
+
+def test_no_note_of_another_is_in_a_prompt(memory: UserMemory) -> None:
+    prompts, notes = interleaved(memory, 120, 1)
+    assert prompts > 200 and notes > 4
+
+
+@pytest.mark.slow
+def test_no_note_of_another_is_in_a_prompt_in_ten_thousand_steps(memory: UserMemory) -> None:
+    prompts, notes = interleaved(memory, 10_000, 2)
+    assert prompts > 10_000 and notes > 4
