@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,17 +140,8 @@ def read_run(
         raise DataError("no such directory; expected the directory of a training run", file=run.path)
     if not run.metrics.is_file() and not run.eval.is_file():
         raise DataError("holds no metrics.jsonl and no eval.jsonl; expected the directory of a training run", file=path)
-    missing: list[str] = []
-
-    def part(read: Callable[[], Any], default: Any) -> Any:
-        try:
-            return read()
-        except FineGrainedError as error:
-            if not tolerant:
-                raise
-            missing.append(f"Damaged: {error}")
-            return default
-
+    parts = _Parts(tolerant)
+    part, missing = parts.read, parts.missing
     config = part(run.read_config, {}) if run.config_path.is_file() else {}
     if not config:
         missing.append("config.yaml is missing: weights, seed and reward models are unknown.")
@@ -160,14 +151,7 @@ def read_run(
         missing.append("There is no validation: the run has no validation data, or has not come to it yet.")
     exported = (part(partial(_read_optional, run.final("policy") / "export.json"), None) or {}).get("step")
     best = int((_best(validations, exported) or {"step": -1})["step"])
-    files, answered = sample_files(run), sample_files(run, "validation_step")
-    chosen = evenly(sorted(files), most or SAMPLED_STEPS)
-    samples = {step: part(partial(read_samples, files[step]), []) for step in sorted(chosen)}
-    chosen = evenly(sorted(answered), most or ANSWERED_STEPS) | ({best} & set(answered))
-    answers = {step: part(partial(read_samples, answered[step]), []) for step in sorted(chosen)}
-    _note_samples(samples, answers, missing)
-    marks = part(partial(read_marks, run), {})
-    samples, answers = _with_marks(samples, marks), _with_marks(answers, marks)
+    samples, answers = _read_texts(run, best, most, parts)
     _note_damage(run, missing)
     drift = part(partial(_read_optional, run.drift), None)
     if drift is None:
@@ -197,6 +181,47 @@ def read_run(
         ),
         missing=missing,
     )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Reads the parts of a run, and keeps a line for everything that is missing.
+
+    Attributes:
+        tolerant: a damaged part is such a line and no error.
+        missing: the lines.
+    """
+
+    tolerant: bool
+    missing: list[str] = field(default_factory=list)
+
+    def read(self, read: Callable[[], Any], default: Any) -> Any:
+        """What `read` reads, or the default where that is damaged.
+
+        Raises:
+            FineGrainedError: it is damaged, and this is not `tolerant`.
+        """
+        try:
+            return read()
+        except FineGrainedError as error:
+            if not self.tolerant:
+                raise
+            self.missing.append(f"Damaged: {error}")
+            return default
+
+
+def _read_texts(
+    run: RunDirectory, best: int, most: int | None, parts: _Parts
+) -> tuple[dict[int, list[SampleRecord]], dict[int, list[SampleRecord]]]:
+    """Sampled responses and answers to validation prompts by step, with marks; those of step `best` are read."""
+    files, answered = sample_files(run), sample_files(run, "validation_step")
+    chosen = evenly(sorted(files), most or SAMPLED_STEPS)
+    samples = {step: parts.read(partial(read_samples, files[step]), []) for step in sorted(chosen)}
+    chosen = evenly(sorted(answered), most or ANSWERED_STEPS) | ({best} & set(answered))
+    answers = {step: parts.read(partial(read_samples, answered[step]), []) for step in sorted(chosen)}
+    _note_samples(samples, answers, parts.missing)
+    marks = parts.read(partial(read_marks, run), {})
+    return _with_marks(samples, marks), _with_marks(answers, marks)
 
 
 def evenly(steps: Sequence[int], count: int) -> set[int]:

@@ -17,7 +17,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.models.weights.reference import ReferencePolicy
 from finegrained_rlhf.rl.kl import kl_estimates
-from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_value_loss
+from finegrained_rlhf.rl.losses import PolicyLoss, ValueLoss, clipped_policy_loss, clipped_value_loss
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
@@ -251,13 +251,9 @@ class PPOUpdate:
         if bonus:
             loss = loss - bonus * (now.entropy * mask).sum() / counts.tokens
         loss.backward()
-        for side, clipped in (("", policy_loss.clipped), ("_low", policy_loss.low), ("_high", policy_loss.high)):
-            metrics.add(f"clip_fraction/policy{side}", clipped, tokens)
-        metrics.add("ratio", (policy_loss.used * mask).sum(), tokens)
-        metrics.add("ratio_square", (policy_loss.used**2 * mask).sum(), tokens)
-        gaps = policy_loss.ratio.detach().log().abs()
         if first:
             metrics.add("entropy", now.entropy.sum(), every)
+        gaps = _measure_ratios(policy_loss, mask, tokens, metrics)
         if number == 0:
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         return gaps.max()
@@ -318,6 +314,15 @@ class PPOUpdate:
         ]
         clipped = torch.stack([one.clipped for one in losses]).sum() / count
         return ValueLoss(torch.stack([one.loss for one in losses]).sum() / count, clipped)
+
+
+def _measure_ratios(policy_loss: PolicyLoss, mask: Tensor, tokens: Tensor, metrics: StepMetrics) -> Tensor:
+    """Add clip fractions, ratio and its square over learnt tokens [r, t], `tokens` in all; |log ratio|, fp32 [r, t]."""
+    for side, clipped in (("", policy_loss.clipped), ("_low", policy_loss.low), ("_high", policy_loss.high)):
+        metrics.add(f"clip_fraction/policy{side}", clipped, tokens)
+    metrics.add("ratio", (policy_loss.used * mask).sum(), tokens)
+    metrics.add("ratio_square", (policy_loss.used**2 * mask).sum(), tokens)
+    return policy_loss.ratio.detach().log().abs()
 
 
 def _learnt_rows(experience: Experience, batch: MicroBatch) -> Tensor | int:
