@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from finegrained_lab.experiments.predict import table as predict_table
-from finegrained_lab.experiments.predict.factworld import FactWorldGrid, factworld_truth, prompt_of
+from finegrained_lab.experiments.predict.factworld import FactWorldGrid, factworld_truth
 from finegrained_lab.experiments.predict.faults import AnnotateWithFault, Fault, faulty
 from finegrained_lab.experiments.predict.pool import chances, pair_accuracy, spearman
 from finegrained_lab.experiments.predict.rewards import Reward
 from finegrained_lab.experiments.predict.table import PREDICTORS, correlations
 from finegrained_lab.experiments.predict.texts import Shown
+from finegrained_lab.experiments.prompts import prompt_of
 from finegrained_lab.worlds.factworld.changes import BATTERY, source_of
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl

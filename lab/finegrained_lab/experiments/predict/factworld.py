@@ -14,10 +14,9 @@ from finegrained_lab.experiments.predict.grid import Component, RewardModelGrid,
 from finegrained_lab.experiments.predict.rewards import Measures
 from finegrained_lab.experiments.predict.table import PredictTable
 from finegrained_lab.experiments.predict.texts import Shown, free_edits
+from finegrained_lab.experiments.prompts import prompt_of
 from finegrained_lab.worlds.factworld.changes import BATTERY
 from finegrained_rlhf.core.markers import InputFile
-from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.factworld.grammar import split_passages
 from finegrained_rlhf.factworld.oracle import judge, pool, source_of
 from finegrained_rlhf.factworld.report import RATES, mean_error
@@ -166,13 +165,6 @@ def stress_record(record: OutputRecord) -> StressRecord:
     passages = split_passages(record.passages, shared_segmenter(DEFAULT_SEGMENTER))
     rows = tuple((passage.title, *passage.sentences) for passage in passages)
     return StressRecord(record.id, record.question, rows, record.references[0], record.outputs)
-
-
-def prompt_of(record: OutputRecord) -> Prompt:
-    """What a scorer is told of a question."""
-    passages: tuple[Passage, ...] = split_passages(record.passages, shared_segmenter(DEFAULT_SEGMENTER))
-    known = {"question": record.question, "passages": passages, "references": record.references}
-    return Prompt(record.id, record.text, (), known)
 
 
 def trivial_answers(record: StressRecord) -> dict[str, str]:

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from finegrained_lab.experiments.gate import CUT_LEAD, GOLD, SFT
-from finegrained_lab.experiments.predict.factworld import prompt_of
+from finegrained_lab.experiments.prompts import prompt_of
 from finegrained_lab.experiments.qa_feedback.measures import Measured, is_finished, measured_answers
 from finegrained_lab.experiments.qa_feedback.trivial import BEST_SENTENCE, GOLD_WORDS
 from finegrained_rlhf.core.errors import ConfigError, DataError
