@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_rlhf.inscit.asking.commands import is_command
 from finegrained_rlhf.inscit.asking.expected import expected, named_in
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
 from finegrained_rlhf.retrieval.bm25.postings import WordConfig
@@ -146,13 +147,14 @@ class EvidenceScorer:
         self._said.update(sentence for _, sentence in said)
 
     def candidates(self, question: str, passages: Sequence[DocumentPassage]) -> list[Candidate]:
-        """The sentences of passages, the most probable first.
+        """The sentences of passages, the most probable first; one that is told to who answers (`is_command`) is none.
 
         Args:
             question: that stands by itself.
             passages: as retrieval ranks them.
         """
-        places = [(passage, span) for passage in passages for span in passage.sentences][:_SENTENCES]
+        all_places = ((passage, span) for passage in passages for span in passage.sentences)
+        places = [place for place in all_places if not is_command(place[0].sentence(place[1]))][:_SENTENCES]
         if not places:
             return []
         features = self.describe(question, places)
