@@ -34,10 +34,10 @@ BEDS = (
     ("FactWorld: mean of three error rates", "factworld/systems", "mean_error", _OF_THE_THESIS),
     ("the same, open questions, free gold answers", "factworld/free_form", "mean_error", _OF_THE_THESIS),
     (
-        "ToneWorld: most toxic of four continuations",
+        "ToneWorld: most toxic of four continuations, one β",
         "detox/tone_world",
         "average_max",
-        ("base", None, None, "holistic", "fine_grained"),
+        ("base", None, None, "holistic", "fine_grained_as_holistic"),
     ),
     (
         "TalkWorld: errors a conversation, where luck is loud",
@@ -259,10 +259,13 @@ def ledger_parts() -> list[str]:
     return [
         "## By headline\n\nNumbers of statements. Reproduced: it holds in every seed, of three or more, of every table "
         "that can answer it. Contradicted: in none of them. Undecided: in some, in too few seeds, or the tables do not "
-        "agree. Cannot be asked here: no table can answer it, for a reason that stands beside it below. In the last "
+        "agree. Cannot be asked here: no table can answer it, for a reason that stands beside it below. Without any "
+        "effect three seeds would call a statement reproduced in one case of eight, and contradicted in another; most "
+        "rest on three, and no size of a difference is asked for. In the last "
         f"column what of it was not run at all.\n\n{markdown_table(rows, list(rows[0])).strip()}",
         "## By statement\n\nBehind each table in how many seeds the statement holds, and the two sides, means over "
-        f"seeds.\n\n{markdown_table(statements, list(statements[0])).strip()}",
+        "seeds; of several comparisons in how many all hold, and the sides of the one that holds in the fewest."
+        f"\n\n{markdown_table(statements, list(statements[0])).strip()}",
         "### In no statement\n\n" + "\n".join(outside),
     ]
 

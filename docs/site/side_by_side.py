@@ -61,9 +61,10 @@ def page_of(page: Mapping[str, Any], results: Path) -> str:
         f"# {page['title']}\n\nWritten by `python docs/site/side_by_side.py` from the committed results files; do not "
         f"edit. {page['about']}\n\n{fair}\n\n{markdown_table(rows, list(rows[0])).strip()}\n\n"
         "Figures are means over seeds, the difference with its standard error over seeds; one seed has none, and is no "
-        f"ground for a verdict. `{_TUNED}`: yes where rates and β of both arms were chosen by as many runs of a "
-        "committed grid, which is linked with the numbers of runs; a grid is of few seeds, and says nothing of "
-        "settings that it does not hold. `counts`: no where an arm has a flaw that is named, or where a learned judge "
+        f"ground for a verdict. `{_TUNED}`: yes where both arms had as many runs of a committed grid, which is linked "
+        "with the number of runs; a grid is of few seeds, and says nothing of settings that it does not hold (the best "
+        "point of some arms is at its end). Rows share arms and algorithms, and are not independent. "
+        "`counts`: no where an arm has a flaw that is named, or where a learned judge "
         "says which is better and does not pass its gate. What the statements of the thesis come to stands in "
         "[What has been proven where](proven.md).\n"
     )
@@ -120,7 +121,8 @@ def _tuned(row: Mapping[str, Any], results: Path) -> str:
     runs = [sum(one["system"] == system for of in tables.values() for one in of) for system in row["systems"]]
     links = ", ".join(f"[grid](results/{name}.md)" for name in tables)
     if runs[0] == runs[1] > 0:
-        return f"yes: {runs[0]} runs each ({links})"
+        rates = {one["lr"] for of in tables.values() for one in of if one["system"] in row["systems"] and "lr" in one}
+        return f"yes: {runs[0]} runs each{', at one rate' if len(rates) == 1 else ''} ({links})"
     return f"no: {runs[0]} against {runs[1]} runs ({links})"
 
 

@@ -82,6 +82,15 @@ def check_claims(claims: Sequence[Claim], rows: Sequence[Row]) -> list[dict[str,
     return checked
 
 
+def seeds_that_hold(checked: Mapping[str, Any], rows: Sequence[Row]) -> set[int]:
+    """The seeds in which a checked claim holds."""
+    left = values_of(rows, checked["left"], checked["column"])
+    right = values_of(rows, checked["right"], checked["right_column"])
+    holds = _RELATIONS[checked["relation"]]
+    pairs = {seed: (value, right.get(seed)) for seed, value in left.items()}
+    return {seed for seed, (a, b) in pairs.items() if a is not None and b is not None and holds(a, b)}
+
+
 def _mean(values: Mapping[int, float | None]) -> float | None:
     known = [value for value in values.values() if value is not None]
     return statistics.fmean(known) if known else None

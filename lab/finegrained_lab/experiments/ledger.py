@@ -6,6 +6,7 @@ files; that a table cannot answer a statement is declared, with the reason, and 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from finegrained_lab.experiments.comparison import Claim, check_claims
+from finegrained_lab.experiments.comparison import Claim, check_claims, seeds_that_hold
 from finegrained_lab.experiments.results_table import made_of_changed_files
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
@@ -40,7 +41,7 @@ class Asked:
         table: the results file, below `docs/results`, without its ending.
         verdict: of this table alone.
         holds_in, seeds: in how many seeds it holds, of how many; of several comparisons those in which all do.
-        means: the two sides, means over seeds; of several comparisons those of the first.
+        means: the two sides, means over seeds; of several comparisons those of the one that holds in the fewest.
         why: of a table that cannot answer it; else empty.
         caveat: what has to be known of an answer that counts; mostly empty.
     """
@@ -240,8 +241,11 @@ def _statement(raw: Mapping[str, Any], tables: _Tables) -> Statement:
 def _asked(name: str, wanted: Any, cannot: str, tables: _Tables) -> Asked:
     checked = list(_comparisons(name, wanted, tables))
     seeds = min(one["seeds"] for one in checked)
-    holds = min(one["holds_in"] for one in checked)
-    left, right = checked[0]["means"]
+    holds = checked[0]["holds_in"]
+    if len(checked) > 1:
+        rows = tables.table(name)["rows"]
+        holds = len(set.intersection(*(seeds_that_hold(one, rows) for one in checked)))
+    left, right = min(checked, key=lambda one: (one["holds_in"], _distance(one["means"])))["means"]
     if cannot == BOUND:
         cannot = _bound(checked[0], name)
     if not cannot and (gate := tables.table(name).get("gate")) and not gate["passed"]:
@@ -249,6 +253,10 @@ def _asked(name: str, wanted: Any, cannot: str, tables: _Tables) -> Asked:
     if not cannot and not seeds:
         raise DataError(f"{name} has no seed for it", field="at")
     return Asked(name, CANNOT if cannot else _verdict(holds, seeds), holds, seeds, (left, right), cannot)
+
+
+def _distance(means: Sequence[float | None]) -> float:
+    return math.inf if None in means else abs(float(means[0] or 0.0) - float(means[1] or 0.0))
 
 
 def _comparisons(name: str, wanted: Any, tables: _Tables) -> Iterator[Mapping[str, Any]]:

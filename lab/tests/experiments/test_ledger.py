@@ -60,6 +60,17 @@ def test_verdicts_by_hand(tmp_path: Path) -> None:
     assert count_verdicts(headlines)["undecided"] == 2
 
 
+def test_several_comparisons_hold_in_the_seeds_in_which_all_do(tmp_path: Path) -> None:
+    costs = {"a": (1, 1, 1), "b": (2, 0, 0), "c": (0, 2, 2), "d": (5, 5, 5)}
+    rows = [{"system": s, "seed": i, "cost": cost} for s, own in costs.items() for i, cost in enumerate(own)]
+    (headline,) = ledger(
+        tmp_path, {"w/one": {"rows": rows}}, {"at": {"w/one": ["a < d cost", "a < b cost", "a < c cost"]}}
+    )
+    (asked,) = headline.statements[0].asked
+    assert (asked.holds_in, asked.seeds, asked.verdict) == (0, 3, "contradicted")
+    assert asked.means == pytest.approx((1, 2 / 3))  # of the comparison that holds in the fewest seeds
+
+
 @pytest.mark.parametrize(
     ("statements", "message"),
     [

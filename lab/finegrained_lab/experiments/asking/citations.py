@@ -48,7 +48,8 @@ def about_citations(documents: str, place: str, other: str, question: str) -> st
         "*refused*: the answer is that it is not in these documents, of turns that people answered from documents, and "
         f"of turns that they did not (`other`, {other}). Retrieval alone is the first sentence of an index of "
         f"sentences with their titles, by BM25, by MiniLM's cosine, or by both fused. {question} Weights and "
-        "thresholds are the shipped ones, of generated folders. In brackets 95% intervals over turns."
+        "thresholds are the shipped ones, of generated folders. In brackets 95% intervals over turns, as if those of "
+        "a dialogue were independent."
     )
 
 

@@ -66,7 +66,8 @@ class AskTable(Results):
             "sentence, in its file. *Refused*: the answer is that it is not in these documents; of what only other "
             "files state, and of all that cannot be answered. *Precise*: citations of answers to questions that can "
             "be answered which hold the fact. *Right document*: the best sentence is in the file, answered or not. "
-            "*Folders*: in which 12 of 15 are cited and 4 of 5 refused. In brackets 95% intervals over questions."
+            "*Folders*: in which 12 of 15 are cited and 4 of 5 refused. In brackets 95% intervals over questions, "
+            "as if those of a folder were independent."
         )
         names = "\n".join(f"- `{name}`: {says}." for name, says in result["systems"].items())
         table = [

@@ -208,8 +208,9 @@ class ExpertIterationTable(Results):
             gate_page(result["gate"]),
             "## Best of n of SFT's samples\n\n"
             f"{_pooled(result)}In expectation over all subsets of n samples, by what chooses; `gold "
-            "recall` is a bound that no reward knows, `itself` the reward that chooses. Where `itself` rises and the "
-            "others do not, the reward is bought.",
+            "recall` is a bound that no reward knows, `itself` the reward that chooses. `facts/unsupported` is that "
+            "of the best of the samples that state a name or number at all. Where `itself` rises and the others do "
+            "not, the reward is bought.",
             markdown_table(result["curves"], ["reward", "n", "itself", *MEASURES]),
         ]
         return "\n\n".join(part.strip() for part in parts) + "\n"
