@@ -198,6 +198,18 @@ def test_a_backup_is_never_more_readable_than_the_memory(tmp_path: Path, monkeyp
     assert modes == [0o640]
 
 
+def test_an_event_with_a_note_too_many_is_not_stored_either(store: Store) -> None:
+    memory = store.open(limits=MemoryLimits(notes=1))
+    handle = memory.user("ada")
+    assert handle.record("1", "remark", {}, changes=[NoteChange("1")]).applied
+    with pytest.raises(MemoryLimitError, match="notes"):
+        handle.record("2", "remark", {}, changes=[NoteChange("2")])
+    assert [event.key for event in handle.events()] == ["1"] and handle.evidence().keys() == {"1"}
+    handle.record("1", "remark", {}, changes=[NoteChange("1", {"again": 1})])  # a retry
+    assert handle.note("1").version == 1
+    memory.close()
+
+
 def test_a_backup_is_of_one_time_while_others_write(tmp_path: Path) -> None:
     memory, busy = (UserMemory(tmp_path / "users.db", durable=False) for _ in range(2))
     for number in range(200):
