@@ -86,7 +86,7 @@ class Database:
 
     def __init__(self, path: str | Path, durable: bool, patience_s: float) -> None:
         if str(path) == ":memory:":
-            raise StoreError(":memory:: expected a file; `forget` rebuilds it from outside")
+            raise StoreError("expected a file, which forget rebuilds, got ':memory:'")
         self.identity = uuid.uuid4().hex
         self.path, self._durable, self._patience_s = Path(path), durable, patience_s
         self._lock = threading.RLock()
