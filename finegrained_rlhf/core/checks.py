@@ -32,6 +32,11 @@ def is_number(value: object) -> TypeGuard[float]:
         return False
 
 
+def is_time(value: object) -> bool:
+    """Whether it is a number of seconds since 1970 (UTC) that a date can show: until the end of the year 9999."""
+    return is_number(value) and 0 <= value <= 253_402_300_799
+
+
 def require(condition: bool, problem: str, field: str) -> None:
     """Raise `DataError(problem, field=field)` unless `condition` holds."""
     if not condition:

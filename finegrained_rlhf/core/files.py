@@ -41,8 +41,13 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path` that replaces it when the block ends well and is removed when it does not."""
+def atomic_path(path: str | Path, mode: int = 0o644) -> Iterator[Path]:
+    """A temporary path beside `path` that replaces it when the block ends well and is removed when it does not.
+
+    Args:
+        path: the file.
+        mode: who may read and write it then; until then its owner alone may.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -53,7 +58,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -112,9 +117,9 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write `text` atomically as UTF-8."""
-    with atomic_path(path) as temporary:
+def write_text(path: str | Path, text: str, mode: int = 0o644) -> None:
+    """Write `text` atomically as UTF-8, into a file of that mode."""
+    with atomic_path(path, mode) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

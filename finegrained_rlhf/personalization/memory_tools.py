@@ -56,7 +56,7 @@ class MemoryTools:
                 "says": {key: value for key, value in note.body.items() if key != "encoder"},
                 "version": note.version,
                 "since": note.valid_from,
-                "evidence": [event for version, event in evidence[note.key] if version == note.version],
+                "evidence": [event for version, event in evidence.get(note.key, []) if version == note.version],
             }
             for note in notes[: max(most, 0)]
         ]
@@ -76,8 +76,7 @@ class MemoryTools:
                 "this user has not allowed that anything is stored; who starts the server says store=true"
             )
         handle = self._memory.user(self._user)
-        event = handle.record(key, REMARK, {"text": text})
-        handle.apply(event, [NoteChange(key, {"text": text})])
+        event = handle.record(key, REMARK, {"text": text}, changes=[NoteChange(key, {"text": text})])
         return {"note": key, "evidence": [event.id]}
 
     def correct(self, note: str, fields: dict[str, str], version: int | None = None) -> dict[str, Any]:
@@ -146,7 +145,8 @@ class ServeMemory(Settings):
     Attributes:
         memory: FILE of a `UserMemory`, or `postgresql://…`.
         user: whose notes, by name; no tool reaches another's.
-        store: `true` records that this user allows storing, `false` that they refuse; None changes nothing.
+        store: `true` records that this user allows storing, where no decision is recorded, `false` that they refuse;
+            None changes nothing.
     """
 
     every_process: ClassVar[bool] = False
@@ -160,12 +160,16 @@ class ServeMemory(Settings):
 
         Raises:
             DataError: there is no such memory.
-            ConsentError: `store=false` where something is stored: then `forget` is meant.
+            ConsentError: `store=true` where they have refused, or `store=false` where something is stored: then
+                `forget` is meant.
             ConfigError: the package mcp is missing.
         """
         memory = open_memory(self.memory)
         try:
-            if self.store is not None:
+            decision = memory.consent(self.user)
+            if self.store and decision is not None and not decision.store:
+                raise ConsentError("store: this user has refused to be stored; set_consent records another decision")
+            if self.store is not None and (decision is None or decision.store != self.store):
                 memory.set_consent(self.user, store=self.store, train=False)
             make_server(MemoryTools(memory, self.user)).run("stdio")
         finally:

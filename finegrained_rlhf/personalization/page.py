@@ -221,7 +221,7 @@ def _time(at: float | None) -> str:
 class ShowUserMemory(Settings):
     """Write one HTML page about one user: notes, what they were derived from, rounds, and what each rested on.
 
-    The page is a copy of what a user said: `forget` does not reach it.
+    The page is a copy of what a user said: `forget` does not reach it. Its owner alone can read the file.
 
     Attributes:
         memory: FILE of a `UserMemory`, or `postgresql://…`.
@@ -252,5 +252,5 @@ class ShowUserMemory(Settings):
             text = user_page(self.user, memory.consent(self.user), handle, self.last)
         finally:
             memory.close()
-        write_text(Path(self.output), text)
+        write_text(Path(self.output), text, 0o600)
         print(f"memory of one user: {self.output}")

@@ -153,6 +153,8 @@ class EditsToFeedback(Settings):
     def __post_init__(self) -> None:
         if (self.data is None) == (self.memory is None):
             raise ConfigError("expected either data, a file of edits, or memory, the file of a memory")
+        if isinstance(self.users, str):
+            raise ConfigError(f"users: expected a list of names, got {self.users!r}")
         if (self.memory is not None) != bool(self.users):
             raise ConfigError("users: expected names of users with a memory, and none without")
 

@@ -31,7 +31,7 @@ class UserNotes(Settings):
         note: key of the note that is decided on, as `list` shows it; the list shows this one alone, with its history.
         set: fields of the note, for `correct`: `{preference: short}`.
         until: when the note ends, for `expire`: a date or time in UTC, as ISO 8601 writes it; None is now.
-        file: JSON FILE that `export` writes, where there is none, and `import` reads.
+        file: JSON FILE that `export` writes, where there is none, for its owner alone, and `import` reads.
     """
 
     every_process: ClassVar[bool] = False
@@ -85,7 +85,8 @@ class UserNotes(Settings):
                 path = Path(self.file or "")
                 if path.exists():
                     raise DataError("it is there already; expected the name of a new file", file=path)
-                write_text(path, json.dumps(memory.export_user(self.user), ensure_ascii=False, indent=1) + "\n")
+                data = json.dumps(memory.export_user(self.user), ensure_ascii=False, indent=1)
+                write_text(path, data + "\n", 0o600)
             elif self.note is not None and self.action != "list":
                 handle.decide(self._decision(self.note))
             return self._rows(handle)
@@ -101,7 +102,8 @@ class UserNotes(Settings):
                 raise DataError("there is no such note of this user", record=self.note, field="note")
         evidence = handle.evidence()
         rows = [
-            _row(note, [event for version, event in evidence[note.key] if version == note.version]) for note in notes
+            _row(note, [event for version, event in evidence.get(note.key, []) if version == note.version])
+            for note in notes
         ]
         print(markdown_table(rows, list(rows[0])) if rows else "no notes")
         return rows

@@ -6,6 +6,7 @@ no form names a user, so that nobody is shown another's notes.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -35,6 +36,7 @@ _OFFERED: dict[str, tuple[NoteAction, ...]] = {
 }
 """What the page offers for a note, by its state."""
 _FIELD = "field."
+_NUMBER = re.compile("[0-9]{1,16}")
 
 
 def _begin(app: FastAPI) -> None:
@@ -89,13 +91,19 @@ def export(request: Request, user: User) -> Response:
 def decide(request: Request, user: User, form: Form) -> Response:
     """Correct, hold, release or delete a note; then the page again."""
     action, version = form.get("action", ""), form.get("version", "")
-    if action not in {name for names in _OFFERED.values() for name in names} or not version.isdigit():
+    if action not in {name for names in _OFFERED.values() for name in names} or not _NUMBER.fullmatch(version):
         raise HTTPException(422, "Expected an action on a version of a note.")
-    fields = {key.removeprefix(_FIELD): text for key, text in form.items() if key.startswith(_FIELD)}
-    body = fields if action == "correct" else {}
-    decision = NoteDecision(form.get("note", ""), action, body, by="user", expected=int(version))
+    handle, key, body = _memory(request).reader(user), form.get("note", ""), {}
+    if action == "correct":
+        body = {name.removeprefix(_FIELD): _lines(text) for name, text in form.items() if name.startswith(_FIELD)}
+        note = handle.note(key, unused=True)
+        if note is not None and note.version == int(version):
+            says = {name: _lines(str(text)) for name, text in note.body.items()}
+            body = {name: text for name, text in body.items() if text != says.get(name)}
+            if not body:  # nothing was written anew
+                return RedirectResponse("/notes", 303)
     try:
-        _memory(request).reader(user).decide(decision)
+        handle.decide(NoteDecision(key, action, body, by="user", expected=int(version)))
     except NoteConflictError:
         return _page(request, user, 409, "The note has changed meanwhile. This is what it says now.")
     return RedirectResponse("/notes", 303)
@@ -113,6 +121,7 @@ def forget(request: Request, user: User, form: Form) -> Response:
 def _page(request: Request, user: str, status: int = 200, problem: str = "") -> HTMLResponse:
     memory = _memory(request)
     handle, consent = memory.reader(user), memory.consent(user)
+    notes = handle.notes(unused=True)  # before the events, so that all that they rest on is there
     events, evidence = {event.id: event for event in handle.events()}, handle.evidence()
     earlier: dict[str, list[dict[str, Any]]] = {}
     for note in handle.history():
@@ -123,15 +132,20 @@ def _page(request: Request, user: str, status: int = 200, problem: str = "") -> 
             "actions": _OFFERED[note.state],
             "events": [
                 {"kind": event.kind, "at": _time(event.at), "says": _said(event)}
-                for version, number in evidence[note.key]
+                for version, number in evidence.get(note.key, [])
                 if version == note.version and (event := events.get(number)) is not None
             ],
             "earlier": earlier.get(note.key, [])[::-1],
         }
-        for note in handle.notes(unused=True)[::-1]
+        for note in notes[::-1]
     ]
     values = {"user": user, "notes": rows, "events": len(events), "consent": consent, "problem": problem}
     return render(request, "users/notes.html", status=status, **values)
+
+
+def _lines(text: str) -> str:
+    """A text with the line ends that a browser's form has lost."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _shown(note: Note) -> dict[str, Any]:

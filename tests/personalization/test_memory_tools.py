@@ -7,15 +7,17 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import Cipher, MemoryTools, ServeMemory, UserMemory
+from finegrained_rlhf.personalization import Cipher, MemoryLimits, MemoryTools, ServeMemory, UserMemory, memory_tools
 from finegrained_rlhf.personalization.memory_tools import make_server
-from finegrained_rlhf.personalization.store.protocol import ConsentError, NoteConflictError
+from finegrained_rlhf.personalization.store.protocol import ConsentError, MemoryLimitError, NoteConflictError
+from finegrained_rlhf.personalization.store.sql import SqlHandle
 
 CANARY = "CANARY-OF-ADA"
 
@@ -84,6 +86,41 @@ def test_agents_take_no_notice_of_what_a_client_records(memory: UserMemory) -> N
     agent = Cipher(memory, ScriptedGenerator(lambda prompt: prompts.append(prompt) or "a draft"))
     allowed(memory, "ada").record(CANARY)
     assert agent.respond("ada", f"about {CANARY[:6]}").text == "a draft" and CANARY not in prompts[0]
+
+
+def test_a_text_at_the_limit_of_notes_leaves_no_event(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "users.db", limits=MemoryLimits(notes=1), durable=False)
+    tools = allowed(memory, "ada")
+    tools.record("one")
+    with pytest.raises(MemoryLimitError):
+        tools.record(CANARY)
+    assert [event.body["text"] for event in memory.reader("ada").events()] == ["one"]
+    memory.close()
+
+
+def test_a_user_who_is_forgotten_while_they_are_read_breaks_no_recall(
+    memory: UserMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = allowed(memory, "ada")
+    tools.record("one")
+    monkeypatch.setattr(SqlHandle, "evidence", lambda handle: {})  # as it is then
+    assert [note["evidence"] for note in tools.recall()] == [[]]
+
+
+def test_the_command_leaves_a_decision_as_it_is_and_serves_nobody_who_refused(
+    memory: UserMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+    monkeypatch.setattr(memory_tools, "make_server", lambda tools: SimpleNamespace(run=served.append))
+    said = memory.set_consent("ada", store=True, train=True)
+    refusal = memory.set_consent("eve", store=False, train=False)
+    for user in ("ada", "ada", "new"):
+        ServeMemory(str(tmp_path / "users.db"), user, store=True).run()
+    with pytest.raises(ConsentError, match="refused"):
+        ServeMemory(str(tmp_path / "users.db"), "eve", store=True).run()
+    ServeMemory(str(tmp_path / "users.db"), "eve", store=False).run()
+    assert memory.consent("ada") == said and memory.consent("eve") == refusal and len(served) == 4
+    assert memory.consent("new").store and not memory.consent("new").train
 
 
 @pytest.mark.slow

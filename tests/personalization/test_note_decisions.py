@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
+import math
 import sqlite3
+import struct
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +125,38 @@ def test_earlier_events_do_not_bring_back_what_somebody_removed(memory: MemorySt
     assert handle.note("deleted").version == 3 and handle.evidence()["deleted"][-1] == (3, late)
     learnt(handle, "corrected", "longer", 2)
     assert handle.note("corrected").body["preference"] == "longer" and states(handle)["held"] == "held"
+
+
+def test_earlier_events_do_not_bring_back_what_has_expired(memory: MemoryStore) -> None:
+    handle = memory.user("ada")
+    early = [handle.record(f"early {n}", "edit", {}) for n in range(4)]
+    learnt(handle)
+    handle.decide(NoteDecision("n", "expire", until=time.time() + 0.2))
+    says = {"encoder": "other", "preference": "short"}
+    handle.apply(early[0], [NoteChange("before", says)])  # it still holds
+    time.sleep(0.25)
+    handle.apply(early[1], [NoteChange("twin", says)])
+    assert states(handle) == {"n": "expired", "before": "used"}
+    learnt(handle, "n", "brief")  # new evidence
+    handle.apply(early[2], [NoteChange("twin", says)])
+    assert states(handle) == {"n": "used", "before": "used"}
+    for action in ("expire", "release"):
+        handle.decide(NoteDecision("n", action))
+    handle.apply(early[3], [NoteChange("twin", {"preference": "brief"})])
+    assert "twin" in states(handle)  # what is released is not removed
+
+
+@pytest.mark.parametrize("until", ["2027-01-31", 1.8e12, -1, True, float("nan"), pytest.param(10**400, id="huge")])
+def test_an_expiry_at_no_time_that_can_be_shown_is_refused(until: Any) -> None:
+    with pytest.raises(ConfigError, match="until"):
+        NoteDecision("n", "expire", until=until)
+    with pytest.raises(ConfigError, match="expected"):
+        NoteDecision("n", "hold", expected="1")  # type: ignore[arg-type]
+
+
+def test_a_user_who_never_was_is_not_said_to_be_forgotten(memory: MemoryStore) -> None:
+    with pytest.raises(DataError, match="no such user"):
+        memory.reader("bob").decide(NoteDecision("n", "delete"))
 
 
 def test_forgetting_removes_decisions_and_history(store: Store) -> None:
@@ -255,22 +292,68 @@ def test_a_user_is_exported_and_imported(store: Store, tmp_path: Path) -> None:
     memory.close()
 
 
-def test_what_cannot_be_imported(memory: MemoryStore) -> None:
+def corrected_user(memory: MemoryStore) -> dict[str, Any]:
     learnt(memory.user("ada"))
     memory.user("ada").decide(NoteDecision("n", "correct", {"preference": "long"}))
-    good = memory.export_user("ada")
+    return memory.export_user("ada")
 
-    def without(*path: Any, value: Any = None, remove: bool = False) -> dict[str, Any]:
-        data = copy.deepcopy(good)
-        place = data
-        for step in path[:-1]:
-            place = place[step]
-        if remove:
-            del place[path[-1]]
-        else:
-            place[path[-1]] = value
-        return data
 
+def changed(good: dict[str, Any], *path: Any, value: Any = None, remove: bool = False) -> dict[str, Any]:
+    data = copy.deepcopy(good)
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    if remove:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return data
+
+
+def refuses_import(memory: MemoryStore, wrong: Sequence[Any]) -> None:
+    for data in wrong:
+        with pytest.raises(FineGrainedError):
+            memory.import_user(data, "new" if isinstance(data, dict) and data.get("user") else None)
+
+
+def test_an_import_does_not_take_what_later_breaks_the_user(memory: MemoryStore) -> None:
+    good = corrected_user(memory)
+    without = partial(changed, good)
+    consent = {"store": True, "train": True}
+    vectors = [b"abc", b"abcde", struct.pack("<f", math.nan), struct.pack("<f", math.inf)]
+    named = without("notes", 0, "body", value={"encoder": "e", "preference": "short"})  # its vector is empty
+    wrong = [
+        *(without("notes", 0, "vector", value=base64.b64encode(vector).decode()) for vector in vectors),
+        *(without("notes", 0, "valid_to", value=value) for value in (1e300, 10**400, -1, 1.8e12)),
+        *(without("consent", value={**consent, "at": value}) for value in (math.nan, 10**400, 1e300)),
+        *(without("versions", 0, "version", value=value) for value in (0, 2, 3)),
+        *(named, without("notes", value=[]), without("notes", 0, "version", value=0)),
+    ]
+    refuses_import(memory, wrong)
+    assert memory.known("new") is None
+    assert memory.import_user(good, "bea").note("n").version == 2
+
+
+def test_a_user_who_has_only_decided_can_be_imported_and_the_decision_stands(store: Store) -> None:
+    memory, strict = store.open(), store.open(consent_required=True)
+    good = corrected_user(memory)  # without a decision
+    with pytest.raises(ConsentError):
+        strict.import_user(good, "bea")
+    said = strict.set_consent("bea", store=True, train=True)
+    strict.import_user({**good, "consent": {"store": True, "train": False, "at": 1.0}}, "bea")
+    assert strict.consent("bea") == said and strict.reader("bea").note("n").version == 2
+    with pytest.raises(DataError, match="there is such a user"):
+        strict.import_user(good, "bea")
+    strict.set_consent("eve", store=False, train=False)
+    with pytest.raises(ConsentError):
+        memory.import_user({**good, "consent": {"store": True, "train": False, "at": 1.0}}, "eve")
+    memory.close()
+    strict.close()
+
+
+def test_what_cannot_be_imported(memory: MemoryStore) -> None:
+    good = corrected_user(memory)
+    without = partial(changed, good)
     wrong = [
         *([], {}, without("version", value=2), without("form", value="x"), without("notes", value={})),
         *(without("notes", 0, "event", value=99_999), without("notes", 0, "event", value=0)),
@@ -282,9 +365,7 @@ def test_what_cannot_be_imported(memory: MemoryStore) -> None:
         without("events", 1, value=good["events"][0]),
         without("consent", value={"store": False, "train": False, "at": 1.0}),
     ]
-    for data in wrong:
-        with pytest.raises(FineGrainedError):
-            memory.import_user(data, "new" if isinstance(data, dict) and data.get("user") else None)
+    refuses_import(memory, wrong)
     assert memory.known("new") is None
     memory.set_consent("refuses", store=False, train=False)
     memory.forget("refuses")
@@ -304,6 +385,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [(row["version"], row["state"]) for row in rows] == [(1, "used"), (2, "used"), (3, "used")]
     assert rows[-1]["valid to"].startswith("2099-01-31") and "long" in rows[-1]["body"]
     UserNotes(file, "ada", "export", file=json_file).run()
+    assert Path(json_file).stat().st_mode & 0o777 == 0o600
     UserNotes(file, "bea", "import", file=json_file).run()
     for wrong, message in (
         (UserNotes(file, "ada", "export", file=json_file), "already"),

@@ -198,6 +198,8 @@ def test_only_those_who_allowed_training_are_taken(tmp_path: Path, capsys: pytes
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="list of names"):  # not letter by letter
+        EditsToFeedback("out.json", memory="b", users="ada")
     for wrong in ({}, {"data": "a", "memory": "b", "users": ["c"]}, {"memory": "b"}, {"data": "a", "users": ["c"]}):
         with pytest.raises(ConfigError):
             EditsToFeedback("out.json", **wrong)

@@ -6,6 +6,7 @@ server is found).
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -163,6 +164,50 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             UserMemory(path)
     assert (tmp_path / "text.db").read_text().startswith("no database")
+
+
+@pytest.mark.parametrize(
+    "more", ["TRIGGER users AFTER INSERT ON events BEGIN DELETE FROM notes; END", "VIEW v AS SELECT 1"]
+)
+def test_a_file_with_a_strangers_trigger_or_view_is_refused(more: str, tmp_path: Path) -> None:
+    UserMemory(tmp_path / "users.db", durable=False).close()
+    stranger = sqlite3.connect(tmp_path / "users.db")
+    stranger.execute(f"CREATE {more}")
+    stranger.close()
+    with pytest.raises(StoreError, match="another program's"):
+        UserMemory(tmp_path / "users.db", durable=False)
+
+
+def test_a_memory_in_no_file_is_refused_when_it_is_opened() -> None:
+    with pytest.raises(StoreError, match="expected a file"):
+        UserMemory(":memory:")
+
+
+def test_a_backup_is_never_more_readable_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, modes = UserMemory(tmp_path / "users.db", durable=False), []
+    (tmp_path / "users.db").chmod(0o640)
+    rename = os.replace
+
+    def seen(source: Path, target: Path) -> None:
+        rename(source, target)
+        modes.append(target.stat().st_mode & 0o777)
+
+    monkeypatch.setattr("os.replace", seen)
+    memory.backup(tmp_path / "copy.db")
+    memory.close()
+    assert modes == [0o640]
+
+
+def test_an_event_with_a_note_too_many_is_not_stored_either(store: Store) -> None:
+    memory = store.open(limits=MemoryLimits(notes=1))
+    handle = memory.user("ada")
+    assert handle.record("1", "remark", {}, changes=[NoteChange("1")]).applied
+    with pytest.raises(MemoryLimitError, match="notes"):
+        handle.record("2", "remark", {}, changes=[NoteChange("2")])
+    assert [event.key for event in handle.events()] == ["1"] and handle.evidence().keys() == {"1"}
+    handle.record("1", "remark", {}, changes=[NoteChange("1", {"again": 1})])  # a retry
+    assert handle.note("1").version == 1
+    memory.close()
 
 
 def test_a_backup_is_of_one_time_while_others_write(tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def test_a_page_of_rounds(tmp_path: Path) -> None:
     assert "1 of 4 events" in text and 'id="event-3"' not in text and 'href="#event-3"' not in text
 
 
+def test_only_its_owner_can_read_the_page(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    memory.user("ada")
+    memory.close()
+    shown(tmp_path, "ada")
+    assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_draft_that_was_edited_twice_costs_its_latest_edit(tmp_path: Path) -> None:
     memory = UserMemory(tmp_path / "users.db", durable=False)
     learner = Cipher(memory, ScriptedGenerator(lambda prompt: '{"preference": "short"}'))

@@ -12,6 +12,8 @@ from starlette.testclient import TestClient
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.personalization import MemoryTools, UserMemory
+from finegrained_rlhf.personalization.store.protocol import Note, NoteChange
+from finegrained_rlhf.personalization.store.sql import SqlHandle
 from finegrained_rlhf.web.application import Settings, create_app
 from finegrained_rlhf.web.serve import Serve
 
@@ -63,6 +65,51 @@ def test_nobody_reaches_another_users_note(tmp_path: Path, file: str) -> None:
         assert asked.post("/notes/decide?user=ben", data=form).status_code == 422
     assert "of ben" not in asked.get("/notes?user=ben").text
     assert "CANARY of ben" in client(tmp_path, memory=file, user="ben").get("/notes").text
+
+
+def test_a_note_that_is_learnt_while_the_page_is_made_breaks_nothing(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = SqlHandle.history
+    learnt: list[str] = []
+
+    def meanwhile(handle: SqlHandle, *values: object, **keys: object) -> list[Note]:
+        if not learnt:  # by a worker, between one reading and the next
+            learnt.append("n")
+            handle.apply(handle.record("n", "edit", {}), [NoteChange("n", {"preference": "short"})])
+        return history(handle)
+
+    monkeypatch.setattr(SqlHandle, "history", meanwhile)
+    asked = client(tmp_path, memory=file, user="ada")
+    assert asked.get("/notes").status_code == 200 and learnt
+    monkeypatch.setattr(SqlHandle, "evidence", lambda handle: {})  # forgotten, after the notes were read
+    assert asked.get("/notes").status_code == 200
+
+
+def test_a_browsers_line_ends_are_no_correction(tmp_path: Path, file: str) -> None:
+    memory = UserMemory(file, durable=False)
+    said = {"preference": "\none\ntwo", "other": "x\r\ny", "number": 3}
+    handle = memory.user("ada")
+    handle.apply(handle.record("n", "edit", {}), [NoteChange("n", said)])
+    asked = client(tmp_path, memory=file, user="ada")
+    assert ">\n\none\ntwo</textarea>" in asked.get("/notes").text  # HTML drops the first line end
+    form = {
+        "note": "n",
+        "version": "1",
+        "action": "correct",
+        "field.preference": "\r\none\r\ntwo",
+        "field.other": "x\r\ny",
+    }
+    assert asked.post("/notes/decide", data=form).status_code == 200 and handle.note("n").version == 1
+    asked.post("/notes/decide", data={**form, "field.preference": "one\r\ntwo, short"})
+    assert handle.note("n").body == {**said, "preference": "one\ntwo, short"} and handle.note("n").version == 2
+    memory.close()
+
+
+@pytest.mark.parametrize("version", ["\u00b2", "\u0664", "1" * 5000, ""])
+def test_a_version_that_is_no_number_is_refused(version: str, tmp_path: Path, file: str) -> None:
+    form = {"note": "n", "version": version, "action": "hold"}
+    assert client(tmp_path, memory=file, user="ada").post("/notes/decide", data=form).status_code == 422
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null"])

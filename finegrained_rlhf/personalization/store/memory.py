@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
@@ -85,6 +85,8 @@ class Database:
     lock = ""  # a transaction has the file to itself
 
     def __init__(self, path: str | Path, durable: bool, patience_s: float) -> None:
+        if str(path) == ":memory:":
+            raise StoreError("expected a file, which forget rebuilds, got ':memory:'")
         self.identity = uuid.uuid4().hex
         self.path, self._durable, self._patience_s = Path(path), durable, patience_s
         self._lock = threading.RLock()
@@ -113,7 +115,8 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=self._patience_s, isolation_level=None, check_same_thread=False)
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        found = connection.execute("SELECT type, name FROM sqlite_master WHERE type <> 'index'")
+        tables = {name if kind == "table" else f"{kind} {name}" for kind, name in found}  # a trigger is none
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()  # 0 before versions were kept
         tables -= {"sqlite_sequence"}
@@ -251,11 +254,10 @@ class UserMemory(SqlMemory):
         where = f"{self._path.absolute().as_uri()}?mode=rw"  # a memory that is gone is not made anew
         try:
             with (
-                atomic_path(target) as temporary,
+                atomic_path(target, S_IMODE(self._path.stat().st_mode)) as temporary,
                 closing(sqlite3.connect(where, timeout=self._patience_s, uri=True)) as memory,
                 closing(sqlite3.connect(temporary)) as copy,
             ):
                 memory.backup(copy)  # in one step, of one state: who writes meanwhile writes to the log
-            shutil.copymode(self._path, target)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{target}: the memory could not be copied: {error}") from None

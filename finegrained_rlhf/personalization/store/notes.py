@@ -99,7 +99,8 @@ class NoteRows:
         if note is None or note.state == "deleted":
             check_room(self._session, "notes", self._user, self._limits.notes)
         values = (text, change.vector, 0, note.valid_to if note is not None and used else None, 0)
-        self._put(note, change.key, values, event, change.evidence)
+        removed = note.decided if note is not None and note.state == "expired" else 0
+        self._put(note, change.key, values, event, change.evidence, removed)
 
     def decide(self, decision: NoteDecision, event: int) -> None:
         """Carry out a decision on a note, as `UserHandle.decide` says.
@@ -193,7 +194,9 @@ class NoteRows:
     def _was_removed(self, body: Mapping[str, Any], event: int) -> bool:
         """Whether somebody removed a note that said the same, after an event."""
         rows = self._session.execute(
-            'SELECT body FROM versions WHERE "user" = ? AND removed > ?', (self._user, event)
+            'SELECT body FROM versions WHERE "user" = ? AND removed > ? '
+            'UNION ALL SELECT body FROM notes WHERE "user" = ? AND decided > ? AND valid_to <= ?',  # expired ones
+            (self._user, event, self._user, event, self._now),
         ).fetchall()
         return any(_says(json.loads(row[0])) == _says(body) for row in rows)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from finegrained_rlhf.core.checks import is_time
 from finegrained_rlhf.core.errors import DataError, FineGrainedError
 from finegrained_rlhf.personalization.store.database import SqlSession
 from finegrained_rlhf.personalization.store.notes import STATES, text_of
@@ -31,7 +32,7 @@ _TABLES = {
         "key": "name",
         "body": "object",
         "vector": "base64 or null",
-        "version": "integer",
+        "version": "version",
         "event": "event",
         "state": "state",
         "valid_from": "time",
@@ -40,7 +41,7 @@ _TABLES = {
     },
     "versions": {
         "note": "name",
-        "version": "integer",
+        "version": "version",
         "body": "object",
         "event": "event",
         "state": "state",
@@ -48,7 +49,7 @@ _TABLES = {
         "valid_to": "time",
         "removed": "event or 0",
     },
-    "evidence": {"note": "name", "version": "integer", "event": "event"},
+    "evidence": {"note": "name", "version": "version", "event": "event"},
 }
 """The columns of each table but the user's, and what their values are."""
 _UNIQUE = {"events": ("key",), "notes": ("key",), "versions": ("note", "version"), "evidence": None}
@@ -123,6 +124,7 @@ def read_exported(data: Any, limits: MemoryLimits, word: Callable[[str], Any]) -
         raise DataError(f"expected the fields form, version, user, consent, {', '.join(_TABLES)}")
     tables: dict[str, list[dict[str, Any]]] = {}
     events = {0}  # ids; 0 stands for none
+    latest: dict[str, int] = {}  # versions of notes by their keys
     for table, columns in _TABLES.items():
         if not isinstance(data[table], list):
             raise DataError("expected a list", field=table)
@@ -142,6 +144,12 @@ def read_exported(data: Any, limits: MemoryLimits, word: Callable[[str], Any]) -
             if table == "events":
                 last = values["id"]
                 events.add(last)
+            elif table == "notes":
+                latest[values["key"]] = values["version"]
+                if values["vector"] == b"" and row["body"].get("encoder") != "":
+                    raise DataError("expected a vector with the name of its encoder", record=where, field="vector")
+            elif table == "versions" and values["version"] >= latest.get(values["note"], 0):
+                raise DataError("expected a version before the note's own", record=where, field="version")
             for name, kind in columns.items():
                 if kind.startswith("event") and (values[name] not in events or (kind == "event" and not values[name])):
                     raise DataError("expected the id of an event of this user", record=where, field=name)
@@ -164,13 +172,14 @@ def _value(kind: str, value: Any, limits: MemoryLimits, where: str, name: str) -
         elif kind.startswith("base64"):
             vector = base64.b64decode(value, validate=True)
             limits.vector(vector)
-            return vector
+            if all(map(math.isfinite, memoryview(vector).cast("f"))):  # a TypeError where it is no whole number of them
+                return vector
         elif kind == "state":
             return STATES.index(value)
         elif kind == "time":
-            if type(value) in (int, float) and math.isfinite(value):
+            if is_time(value):
                 return float(value)
-        elif type(value) is int and abs(value) < 2**53:
+        elif type(value) is int and abs(value) < 2**53 and (kind != "version" or value > 0):
             return value
     except (TypeError, ValueError, binascii.Error) as error:
         if isinstance(error, FineGrainedError):
@@ -183,7 +192,7 @@ def _consent(value: Any) -> Consent | None:
         return None
     if isinstance(value, dict) and set(value) == {"store", "train", "at"}:
         store, train, at = value["store"], value["train"], value["at"]
-        if type(store) is bool and type(train) is bool and type(at) in (int, float) and (store or not train):
+        if type(store) is bool and type(train) is bool and is_time(at) and (store or not train):
             return Consent(store, train, float(at))
     raise DataError("expected null, or an object with store, train and at", field="consent")
 

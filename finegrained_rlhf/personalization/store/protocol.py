@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
-from finegrained_rlhf.core.checks import require_text
+from finegrained_rlhf.core.checks import is_time, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.generation.wrappers import AnswerOwner
+
+Body = Mapping[str, Any]  # a JSON object
 
 
 class MemoryLimitError(FineGrainedError):
@@ -171,7 +173,7 @@ class NoteDecision:
         expected: the version that was seen; None takes any.
 
     Raises:
-        ConfigError: no such action or person, or fields and times where none belong.
+        ConfigError: no such action or person, fields and times where none belong, or no such time or version.
     """
 
     note: str
@@ -187,8 +189,10 @@ class NoteDecision:
                 raise ConfigError(f"{name}: expected one of {', '.join(names)}, got {getattr(self, name)!r}")
         if bool(self.body) != (self.action == "correct"):
             raise ConfigError("body: expected fields of the note with action correct, and with no other action")
-        if self.until is not None and self.action != "expire":
-            raise ConfigError("until: expected with action expire alone")
+        if self.until is not None and not (self.action == "expire" and is_time(self.until)):
+            raise ConfigError("until: expected with action expire alone, in seconds from 1970 to the year 9999")
+        if self.expected is not None and type(self.expected) is not int:
+            raise ConfigError(f"expected: expected a version, got {self.expected!r}")
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,9 @@ class UserHandle(Protocol):
         """The user as those who keep answers know them, in the epoch in which the handle was opened."""
         ...
 
-    def record(self, key: str, kind: str, body: Mapping[str, Any], used: Mapping[str, Any] | None = None) -> Event:
+    def record(
+        self, key: str, kind: str, body: Body, used: Body | None = None, changes: Sequence[NoteChange] | None = None
+    ) -> Event:
         """Write an event; the same one again changes nothing and gives what is there.
 
         Args:
@@ -263,10 +269,12 @@ class UserHandle(Protocol):
             kind: what kind of event.
             body: a JSON object.
             used: what the draft or action rested on, a JSON object; it is not compared when the event comes again.
+            changes: of notes that follow from a new event, written with it as `apply` does, all or nothing; None
+                leaves the event in `pending`.
 
         Raises:
             RepeatedKeyError: the key was used for another event.
-            MemoryLimitError: it is too large, or one too many.
+            MemoryLimitError: it, or a note, is too large, or one too many.
             ForgottenUserError: the user was forgotten.
             ConsentError: the user has not allowed that anything is stored.
             DataError: a value that JSON cannot hold, or a blank key.
@@ -287,7 +295,7 @@ class UserHandle(Protocol):
             The event, of the kind `NOTE_DECISION`.
 
         Raises:
-            DataError: there is no such note, or it has no such field, or none of that type.
+            DataError: there is no such user or note, or it has no such field, or none of that type.
             NoteConflictError: the note has another version than the one that was seen.
             RepeatedKeyError: the key was used for another event.
             MemoryLimitError: a corrected note is too large, or the event one too many.
@@ -430,11 +438,7 @@ class MemoryStore(Protocol):
         ...
 
     def may_store(self, name: str) -> bool:
-        """Whether anything may be stored of a user: by their decision, or where none is recorded and none is required.
-
-        Args:
-            name: as for `user`.
-        """
+        """Whether anything may be stored of a user: by their decision, or where none is there and none is required."""
         ...
 
     def consent(self, name: str) -> Consent | None:
@@ -470,7 +474,7 @@ class MemoryStore(Protocol):
             name: of the user; None takes the exported one.
 
         Raises:
-            DataError: there is such a user, or the object is not of this form.
+            DataError: there is more than a decision, which stands, of such a user, or the object is not of this form.
             MemoryLimitError: something in it is too large.
             ConsentError: the user has refused to be stored, or consent is required and not in it.
         """

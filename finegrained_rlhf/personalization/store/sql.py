@@ -9,7 +9,7 @@ import hmac
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from finegrained_rlhf.personalization.store.notes import IN_USE, NOTE_FIELDS, No
 from finegrained_rlhf.personalization.store.portable import exported, import_rows, read_exported
 from finegrained_rlhf.personalization.store.protocol import (
     NOTE_DECISION,
+    Body,
     Consent,
     ConsentError,
     Event,
@@ -69,15 +70,21 @@ class SqlHandle:
         """Of this opening of the database and this user."""
         return f"{self._database.identity}/{self.number}"
 
-    def record(self, key: str, kind: str, body: Mapping[str, Any], used: Mapping[str, Any] | None = None) -> Event:
+    def record(
+        self, key: str, kind: str, body: Body, used: Body | None = None, changes: Sequence[NoteChange] | None = None
+    ) -> Event:
         """Write an event, as `UserHandle.record` says."""
         self._limits.name(key, "key")
         self._limits.name(kind, "kind")
         text = self._limits.body(body, "body")
         rests = None if used is None else self._limits.body(used, "used")
+        notes = self._texts(changes or ())
         with self._database.transaction() as session:
             self._check_consent(session)
-            return self._record(session, key, kind, text, rests)[0]
+            event, new = self._record(session, key, kind, text, rests, int(changes is not None))
+            for change, says in notes if new else ():
+                self._rows(session).write(change, says, event.id)
+        return event
 
     def _record(
         self, session: SqlSession, key: str, kind: str, text: str, used: str | None, applied: int = 0
@@ -121,12 +128,16 @@ class SqlHandle:
     def _rows(self, session: SqlSession) -> NoteRows:
         return NoteRows(session, self._database, self._limits, self.number)
 
-    def apply(self, event: Event, changes: Sequence[NoteChange] = (), decisions: int | None = None) -> bool:
-        """Write what follows from an event, as `UserHandle.apply` says."""
-        texts = [self._limits.body(change.body, "note") for change in changes]
+    def _texts(self, changes: Sequence[NoteChange]) -> list[tuple[NoteChange, str]]:
+        """Changes that fit, each with the JSON of its body."""
         for change in changes:
             self._limits.name(change.key, "note key")
             self._limits.vector(change.vector)
+        return [(change, self._limits.body(change.body, "note")) for change in changes]
+
+    def apply(self, event: Event, changes: Sequence[NoteChange] = (), decisions: int | None = None) -> bool:
+        """Write what follows from an event, as `UserHandle.apply` says."""
+        texts = self._texts(changes)
         with self._database.transaction() as session:
             decided = self._decision(session)[1]
             own = session.execute('SELECT applied FROM events WHERE id = ? AND "user" = ?', (event.id, self.number))
@@ -137,7 +148,7 @@ class SqlHandle:
             if changes and decisions not in (None, decided):
                 raise NoteConflictError("note: somebody has decided on one meanwhile")
             rows = self._rows(session)
-            for change, text in zip(changes, texts, strict=True):
+            for change, text in texts:
                 rows.write(change, text, event.id)
             session.execute("UPDATE events SET applied = 1 WHERE id = ?", (event.id,))
         return True
@@ -231,6 +242,8 @@ class SqlHandle:
             f"SELECT may_store, decisions FROM users WHERE id = ?{self._database.lock}", (self.number,)
         )
         if (row := result.fetchone()) is None:
+            if not self.number:
+                raise DataError("there is no such user in the memory", field="user")
             raise ForgottenUserError("the user was forgotten: open a new handle to begin anew")
         return row[0], int(row[1])
 
@@ -342,16 +355,19 @@ class SqlMemory:
         """Store what was exported, as `MemoryStore.import_user` says."""
         user = read_exported(data, self.limits, self._database.word)
         name = self.limits.name(user.name if name is None else name, "user")
-        consent = user.consent
         with self._database.transaction() as session:
             epoch = self._epoch(session, name)
-            if self._find(session, name) is not None:
-                raise DataError("there is such a user in the memory already; forget them first", field="user")
+            consent, decided = user.consent, None
+            if (row := self._find(session, name)) is not None:  # a decision alone may be there, and stands
+                decided = session.execute("SELECT may_store FROM users WHERE id = ?", row).fetchone()[0]
+                if decided is None or session.execute('SELECT 1 FROM events WHERE "user" = ? LIMIT 1', row).fetchone():
+                    raise DataError("there is such a user in the memory already; forget them first", field="user")
             refused = session.execute(_REFUSAL, (self._hash(name),)).fetchone() is not None
-            if refused or (consent is None and self._consent_required) or (consent and not consent.store):
+            allowed = consent.store if consent is not None else not self._consent_required
+            if not (allowed and not refused if decided is None else decided):
                 raise ConsentError(_NOT_ALLOWED)
             number = self._entered(session, name)
-            if consent is not None:
+            if consent is not None and decided is None:
                 session.execute(
                     "UPDATE users SET may_store = 1, may_train = ?, decided_at = ? WHERE id = ?",
                     (int(consent.train), consent.at, number),
