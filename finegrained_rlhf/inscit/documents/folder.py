@@ -1,7 +1,8 @@
 """The index of a folder of documents: what was read of each file, by its content, and retrievers over all passages.
 
-A file whose bytes did not change is not read again, and a passage whose text did not change is not encoded again. What
-cannot be read is named and left out. Links that lead out of the folder are not followed.
+A file whose size and times did not change is not read again, and a passage whose text did not change is not encoded
+again. What cannot be read is named and left out. Links that lead out of the folder are not followed. The index of
+before, and its documents, stay until the next change, for whoever has it open.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class DocumentIndex:
         config: how the folder is read and searched; as in `update`.
 
     Raises:
-        DataError: the directory holds no index.
+        DataError: the directory holds no index, or a damaged one.
     """
 
     def __init__(self, directory: str | Path, config: FolderConfig) -> None:
@@ -264,7 +265,7 @@ def update_index(docs: str | Path, directory: str | Path, config: FolderConfig, 
         progress: show bars.
 
     Raises:
-        DataError: no such folder, or nothing in it can be read.
+        DataError: no such folder, nothing in it can be read, or the index is damaged.
         ConfigError: the directory holds the index of another folder, or another process is at work on it.
     """
     docs, directory = Path(os.path.expanduser(docs)), Path(directory)
@@ -427,7 +428,8 @@ def _read_one(path: Path, name: str, base: sqlite3.Connection, reading: ReadingP
 
 def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, config: FolderConfig, progress: bool) -> int:
     """Cut all documents and build the retrievers, where anything changed; returns how many passages there are."""
-    digest = hashlib.sha256(f"{_FORM} {config.words} {sorted(config.retrievers.items())}".encode())
+    searched = re.sub(" at 0x[0-9a-f]+", "", str(sorted(config.retrievers.items())))  # no place in memory
+    digest = hashlib.sha256(f"{_FORM} {config.words} {searched}".encode())
     for row in base.execute("SELECT file, sha FROM files WHERE problem IS NULL ORDER BY file"):
         digest.update("\0".join(row).encode())
     generation = directory / "passages" / digest.hexdigest()[:16]
@@ -444,9 +446,8 @@ def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, confi
     except DataError:
         before = None
     if before != generation.name:
-        write_json(
-            directory / RECORD, {"form": _FORM, "docs": _written(docs.resolve()), "fingerprint": generation.name}
-        )
+        record = {"form": _FORM, "docs": _written(docs.resolve()), "fingerprint": generation.name}
+        write_json(directory / RECORD, record)
         for old in (directory / "passages").iterdir():
             if old.name not in (generation.name, before):  # whoever reads the one before goes on
                 shutil.rmtree(old, ignore_errors=True)
