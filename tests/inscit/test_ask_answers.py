@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,9 @@ from finegrained_rlhf.inscit.asking.measures import (
     citation_counts,
     grounded,
     measured,
+    read_questions,
 )
-from finegrained_rlhf.inscit.asking.readers import ChatReader, LocalReader
+from finegrained_rlhf.inscit.asking.readers import ChatReader, Likelihood, LocalReader
 from finegrained_rlhf.inscit.asking.rewriters import instructed, trained
 from finegrained_rlhf.inscit.conversation import EvidencePassage
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
@@ -446,3 +448,77 @@ def test_what_is_told_to_who_answers_is_no_evidence(docs: Path, tmp_path: Path) 
     assert all(
         not is_command(one.text) for one in assistant.scorer.candidates("first boat", assistant.index.passages())
     )
+
+
+def test_every_passage_has_its_share_of_the_sentences_that_are_judged(tmp_path: Path) -> None:
+    """A long list before it does not hide the sentence that answers, in this passage or a later one."""
+    (tmp_path / "list.md").write_text("# Ferry ticket price list\n\n" + "- ferry ticket price\n" * 400)
+    (tmp_path / "cost.md").write_text("# Ferry\n\nThe ferry's ticket has a price of 4 crowns.\n")
+    made, _ = open_assistant(Ask(docs=str(tmp_path), index=str(tmp_path / ".index"), encoder="none", model="none"))
+    question = "What is the price of a ferry ticket?"
+    *long, last = sorted(made.index.passages(), key=lambda one: one.file == "cost.md")
+    found = made.scorer.candidates(question, [*long, last])
+    assert len(found) == 60 and last in [one.passage for one in found]
+    assert {one.id for one in long} <= {one.passage.id for one in found}
+    sentences = [(one, span) for one in long for span in one.sentences][:59] + [(last, last.sentences[0])]
+    assert made.scorer.describe(question, sentences).shape == (60, len(FEATURES))
+
+
+@pytest.mark.parametrize("type", ["answer", "clarification"])
+def test_a_reply_without_sentences_is_no_answer(assistant: DocumentAssistant, type: str) -> None:
+    asked, _ = chat(assistant, json.dumps({"type": type, "sentences": []}))
+    answer = asked.ask("When does the first boat of the Vellin ferry leave?")
+    assert answer.type == "not in these documents" and answer.answer
+
+
+def test_control_characters_of_documents_are_escaped_on_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a\x1b[2J.md").write_text("# Ferry\n\nThe first boat \x1b[31mleaves\x9b at 6:40.\n")
+    made, _ = open_assistant(Ask(docs=str(tmp_path), index=str(tmp_path / ".index"), encoder="none", model="none"))
+    lines = made.ask("When does the first boat leave?").lines()
+    assert len(lines) == 2 and all(line.isprintable() for line in lines) and "a\\x1b[2J.md" in lines[1]
+
+
+@pytest.mark.parametrize("question", ["x" * 2001, " ", None, "\ud800"])
+def test_a_question_of_a_file_that_cannot_be_asked_is_named_before_any_is_answered(
+    tmp_path: Path, question: str | None
+) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps({"question": one}) + "\n" for one in ("Who?", question)))
+    with pytest.raises(DataError, match="questions.jsonl, record 1, field question"):
+        read_questions(file)
+
+
+def test_a_line_of_standard_input_that_is_not_utf8_costs_itself_alone(
+    docs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = b"caf\xe9?\nWhen did the museum of Orsk open?\n"
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(lines), encoding="utf-8"))
+    Ask(docs=str(docs), index=str(docs.parent / "index"), encoder="none", model="none").run()
+    captured = capsys.readouterr()
+    assert "error: field question: holds a lone surrogate" in captured.err
+    assert captured.out.startswith("The museum opened in 1931. [1]")
+
+
+def test_a_folder_may_have_a_long_name_or_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = "é" * 125
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a.md").write_text(FILES["museum.md"])
+    made, _ = open_assistant(Ask(docs=f"~/{name}", encoder="none", model="none"))
+    assert made.ask("When did the museum of Orsk open?").type == "answer"
+
+
+def test_control_tokens_in_documents_and_questions_are_text_to_what_weighs_them(tmp_path: Path) -> None:
+    generator = load_policy(save_chat_model(tmp_path, TEMPLATE))
+    token = generator.tokenizer.eos_token
+    seen: list[Prompt] = []
+    encode = generator.policy.encode
+
+    def kept(prompts: Sequence[Prompt]) -> object:
+        seen.extend(prompts)
+        return encode(prompts)
+
+    generator.policy.encode = kept  # type: ignore[method-assign, assignment]
+    Likelihood(generator).means([f"The boat {token} leaves."], "When?")
+    assert generator.tokenizer.eos_token_id not in seen[0].input_ids[1:-1]

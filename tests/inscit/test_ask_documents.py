@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ from hostile_documents import MARKER, docx, make_hostile, paragraph, pdf
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.inscit.documents.folder import DocumentIndex, FolderConfig, update_index
 from finegrained_rlhf.inscit.documents.passages import cut_document
-from finegrained_rlhf.inscit.documents.readers import read_document
+from finegrained_rlhf.inscit.documents.readers import NotNow, read_document
 from finegrained_rlhf.inscit.documents.reading import ReadingProcess
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 
@@ -130,7 +134,7 @@ def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
     opened = DocumentIndex(index, CONFIG)
     assert [one.text for one in opened.passages()] == ["The first fact, mended.", "The third fact."]
     assert [hit.id for hit in opened.retrievers()["bm25"].search(["mended"], 5)[0]] == ["a.md#0"]
-    assert opened.source("d.md") == "The third fact.\n" and len(list((index / "passages").iterdir())) == 1
+    assert opened.source("d.md") == "The third fact.\n" and len(list((index / "passages").iterdir())) == 2
     with pytest.raises(ConfigError, match="is the index of"):
         update_index(tmp_path, index, CONFIG, progress=False)
     with pytest.raises(ConfigError, match="something else"):
@@ -170,7 +174,203 @@ def test_broken_and_hostile_files_are_a_line_each(tmp_path: Path, monkeypatch: p
 
 def test_a_file_that_takes_too_long_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with ReadingProcess(0.2) as reading:
-        with pytest.raises(DataError, match="longer than 0.2 seconds"):
+        with pytest.raises(NotNow, match="longer than 0.2 seconds"):
             reading.read("a.html", b"<p>" * 3_000_000)
         reading._seconds = 60.0
         assert reading.read("a.txt", b"words").text == "words"
+
+
+def folder_of(tmp_path: Path, **files: str) -> tuple[Path, Path]:
+    """A folder of Markdown files, and where its index goes."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name, text in files.items():
+        (docs / f"{name}.md").write_text(text)
+    return docs, tmp_path / "index"
+
+
+def test_a_file_changed_with_its_size_and_time_kept_is_read_again(tmp_path: Path) -> None:
+    docs, index = folder_of(tmp_path, a="It leaves at 6:40.\n")
+    update_index(docs, index, CONFIG, progress=False)
+    times = (docs / "a.md").stat()
+    (docs / "a.md").write_text("It leaves at 9:15.\n")
+    os.utime(docs / "a.md", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert update_index(docs, index, CONFIG, progress=False).read == 1
+    assert [one.text for one in DocumentIndex(index, CONFIG).passages()] == ["It leaves at 9:15."]
+
+
+def test_a_file_that_could_not_be_read_for_another_reason_than_its_content_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, index = folder_of(tmp_path, a="One.\n", b="Two.\n")
+    real = Path.read_bytes
+
+    def denied(path: Path) -> bytes:
+        if path.name == "a.md":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    report = update_index(docs, index, CONFIG, progress=False)
+    assert [one.file for one in report.left] == ["a.md"] and (report.files, report.read) == (1, 1)
+    monkeypatch.setattr(Path, "read_bytes", real)
+    report = update_index(docs, index, CONFIG, progress=False)
+    assert (report.left, report.files, report.read) == ((), 2, 1)
+
+
+def test_what_is_below_a_directory_that_cannot_be_read_stays_in_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, index = folder_of(tmp_path, a="One.\n")
+    (docs / "in").mkdir()
+    (docs / "in/b.md").write_text("Two.\n")
+    update_index(docs, index, CONFIG, progress=False)
+    real = os.scandir
+
+    def denied(path: str) -> object:
+        if Path(path).name == "in":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    report = update_index(docs, index, CONFIG, progress=False)
+    assert [str(one) for one in report.left] == ["in: cannot be read (Permission denied)"]
+    assert [one.file for one in DocumentIndex(index, CONFIG).passages()] == ["a.md", "in/b.md"]
+
+
+def test_an_open_index_outlives_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it was open, or was being opened: its documents and retrievers are those that it was made of."""
+    docs, index = folder_of(tmp_path, a="The first fact.\n")
+    update_index(docs, index, CONFIG, progress=False)
+
+    def updated(path: Path) -> object:
+        record = json.loads(path.read_text())
+        monkeypatch.undo()
+        (docs / "a.md").write_text("The second fact, which is longer.\n")
+        update_index(docs, index, CONFIG, progress=False)
+        return record
+
+    monkeypatch.setattr("finegrained_rlhf.inscit.documents.folder.read_json", updated)
+    opened = DocumentIndex(index, CONFIG)
+    assert opened.source("a.md") == "The first fact.\n" and list(opened.retrievers()) == ["bm25"]
+    (docs / "a.md").write_text("The third fact, which is the longest.\n")
+    update_index(docs, index, CONFIG, progress=False)
+    with pytest.raises(DataError, match="is not in the index"):
+        opened.source("a.md")
+
+
+def test_other_settings_of_a_retriever_make_the_index_anew_and_a_stopped_run_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, index = folder_of(tmp_path, a="The first fact.\n")
+    update_index(docs, index, CONFIG, progress=False)
+    both = FolderConfig({"bm25": Bm25Config(k1=1.2), "more": Bm25Config()})
+
+    def stopped(self: Bm25Config, corpus: str, directory: Path) -> None:
+        directory.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bm25Config, "build", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        update_index(docs, index, both, progress=False)
+    monkeypatch.undo()
+    assert list(DocumentIndex(index, CONFIG).retrievers()) == ["bm25"]
+    update_index(docs, index, both, progress=False)
+    assert list(DocumentIndex(index, both).retrievers()) == ["bm25", "more"]
+
+
+def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
+    docs, index = folder_of(tmp_path, a="The first fact.\n")
+    update_index(docs, index, CONFIG, progress=False)
+    with closing(sqlite3.connect(index / "documents.sqlite")) as base:
+        base.executescript("PRAGMA user_version = 0; DROP TABLE before; UPDATE documents SET text = 'old';")
+    report = update_index(docs, index, CONFIG, progress=False)
+    assert report.read == 1 and "another version" in report.lines()[1]
+    assert DocumentIndex(index, CONFIG).source("a.md") == "The first fact.\n"
+
+
+@pytest.mark.parametrize("fingerprint", ["../../elsewhere/p", "/etc", "0" * 15, None, 7])
+def test_the_record_of_an_index_names_no_path(tmp_path: Path, fingerprint: object) -> None:
+    docs, index = folder_of(tmp_path, a="The first fact.\n")
+    update_index(docs, index, CONFIG, progress=False)
+    record = json.loads((index / "ask.json").read_text())
+    (index / "ask.json").write_text(json.dumps({**record, "fingerprint": fingerprint}))
+    with pytest.raises(DataError, match="fingerprint"):
+        DocumentIndex(index, CONFIG)
+
+
+def test_damaged_files_of_an_index_are_named(tmp_path: Path) -> None:
+    docs, index = folder_of(tmp_path, a="The first fact.\n")
+    update_index(docs, index, CONFIG, progress=False)
+    (corpus,) = index.glob("passages/*/passages.jsonl")
+    corpus.write_text("{}\n")
+    with pytest.raises(DataError, match="damaged"):
+        DocumentIndex(index, CONFIG)
+    for file in index.glob("documents.sqlite*"):
+        file.unlink()
+    (index / "documents.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(DataError, match="documents.sqlite: cannot be used"):
+        update_index(docs, index, CONFIG, progress=False)
+    with pytest.raises(ConfigError, match="is no directory"):
+        update_index(docs, corpus, CONFIG, progress=False)
+    with pytest.raises(DataError, match="is a file; expected a folder"):
+        update_index(docs / "a.md", index, CONFIG, progress=False)
+
+
+def test_a_folder_whose_name_is_not_utf8_has_an_index(tmp_path: Path) -> None:
+    docs = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    docs.mkdir()
+    (docs / "a\x1b[2J.md").write_text("The first fact.\n")
+    (docs / "b\x1b.md").write_text("")
+    for _ in range(2):
+        report = update_index(docs, tmp_path / "index", CONFIG, progress=False)
+    assert report.files == 1 and report.lines()[1] == "left out: b\\x1b.md: holds no text"
+
+
+def test_html_without_its_optional_tags_or_within_a_form_is_read() -> None:
+    page = b"<!DOCTYPE html><html><head><title>T</title><body><h1>Ferry</h1><p>It leaves."
+    assert blocks("a.html", page) == [("Ferry", 1), ("It leaves.", 0)]
+    assert read_document("a.html", page).title == "T"
+    form = b"<form><p>It leaves.</p><select><option>Mon</select><textarea>x</textarea><button>Go</button></form>"
+    assert blocks("a.html", form) == [("It leaves.", 0)]
+
+
+def test_columns_of_tables_stay_where_cells_are_empty_or_equal() -> None:
+    rows = b"<tr><td></td><th>Low</th></tr><tr><td>Mon</td><td> </td><td>8:00</td></tr><tr><td></td><td></td></tr>"
+    unclosed = b"<tr><td>A<td>B<tr><td>C<td>D"
+    assert blocks("a.html", b"<table>" + rows + unclosed) == [
+        *(("| Low", 0), ("Mon | | 8:00", 0), ("A | B", 0), ("C | D", 0))
+    ]
+
+
+@pytest.mark.needs("docx")
+def test_equal_cells_of_a_docx_stay() -> None:
+    cells = "".join(f"<w:tc><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>" for text in ("Adult", "5", "5"))
+    assert blocks("a.docx", docx(f"<w:tbl><w:tr>{cells}</w:tr></w:tbl>")) == [("Adult | 5 | 5", 0)]
+
+
+def test_text_between_two_rules_is_no_front_matter() -> None:
+    assert blocks("a.md", b"---\n\nOne.\n\n---\n\nTwo.\n") == [("One.", 0), ("Two.", 0)]
+
+
+def test_the_mark_of_utf8_hides_no_heading_and_moves_no_place() -> None:
+    assert blocks("a.md", "\ufeff# Ferry\n\nIt leaves.\n".encode()) == [("Ferry", 1), ("It leaves.", 0)]
+    front = read_document("a.md", "\ufeff---\ntitle: Ferry\n---\nIt leaves.\n".encode())
+    assert front.title == "Ferry" and [front.text[one.start : one.end] for one in front.blocks] == ["It leaves."]
+    with pytest.raises(DataError, match="holds no text"):
+        read_document("a.txt", "\ufeff".encode())
+
+
+def test_lines_of_code_that_look_like_fences_stay() -> None:
+    fence = b"~~~~\n~~~ inner\n```python\nprint(1)\n```\n~~~~\n\n```\nopen\n~~~\n"
+    assert [text for text, _ in blocks("a.md", fence)] == ["~~~ inner", "```python", "print(1)", "```", "open", "~~~"]
+
+
+def test_a_heading_with_nothing_below_it_is_in_a_passage() -> None:
+    text = b"# Ferry\n\n## Closed in winter\n\n## Times\n\nIt leaves.\n\n## No dogs\n"
+    passages = cut_document(read_document("a.md", text), "a.md")
+    assert [(one.titles, one.text) for one in passages] == [
+        (("Ferry",), "Closed in winter"),
+        (("Ferry", "Times"), "It leaves."),
+        (("Ferry",), "No dogs"),
+    ]

@@ -76,6 +76,8 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     assert done.returncode == 0 and f"{FILES} files, 0 of them new" in done.stderr, done.stderr
     update_index(docs, tmp_path / "whole", CONFIG, progress=False)
     assert passages(index) == passages(tmp_path / "whole") and shas(index) == shas(tmp_path / "whole")
-    assert len(list((index / "passages").iterdir())) == 1 and not list(index.rglob("*.tmp"))
+    assert len(list((index / "passages").iterdir())) == 2 and not list(index.rglob("*.tmp"))
     with closing(sqlite3.connect(index / "documents.sqlite")) as base:
-        assert base.execute("SELECT count(*) FROM documents").fetchone() == (FILES,)
+        assert base.execute("SELECT count(*) FROM documents").fetchone() == (
+            2 * FILES,
+        )  # and those of the index before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,13 @@ from served import client_of
 from starlette.testclient import TestClient
 
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.inscit import AskSettings
+from finegrained_rlhf.inscit import Ask, AskSettings
+from finegrained_rlhf.inscit.asking.job import open_assistant
 from finegrained_rlhf.inscit.asking.readers import QuotingReader
+from finegrained_rlhf.inscit.asking.records import DocumentAnswer
 from finegrained_rlhf.web import application
 from finegrained_rlhf.web.application import Settings
+from finegrained_rlhf.web.ask import desk
 from finegrained_rlhf.web.ask.routes import BAD, FEEDBACK
 from finegrained_rlhf.web.serve import Serve
 
@@ -121,3 +126,61 @@ def test_what_is_refused_is_one_line(client: TestClient, path: str, body: dict[s
 def test_only_documents_of_the_index_are_read(client: TestClient, file: str) -> None:
     answer = client.get("/ask/source", params={"index": INDEX, "file": file}, headers=JSON)
     assert answer.status_code == 422 and "is not in the index" in answer.json()["error"]
+
+
+def answered(client: TestClient, session: str | None = None, index: str = INDEX) -> dict[str, object]:
+    asked = {"index": index, "question": QUESTION, "session": session}
+    answer: dict[str, object] = client.post("/ask/answers", json=asked).json()
+    return answer
+
+
+def test_an_index_that_was_updated_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page answered from the old one for ever, and the places that it cited were gone."""
+    monkeypatch.chdir(tmp_path)
+    client = client_of(make_served(tmp_path))
+    first = answered(client)
+    assert answered(client, str(first["session"]))["session"] == first["session"]
+    (tmp_path / "docs/museum.md").write_text("# Museum of Orsk\n\nAs we know now, the museum opened in 1929.\n")
+    made, _ = open_assistant(Ask(docs="docs", index="outputs/ask/docs", encoder="none", model="none"))
+    second = answered(client, str(first["session"]))
+    assert second["citations"] == made.ask(QUESTION).row()["citations"] != first["citations"]
+    assert second["session"] != first["session"] and second["turn"] == 0
+    read = client.get("/ask/source", params={"index": INDEX, "file": "museum.md"}).json()
+    assert "1929" in read["text"]
+
+
+def test_no_conversation_keeps_an_assistant_that_was_closed(
+    directory: Path, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "_OPEN", 1)
+    shutil.copytree(directory / INDEX, directory / "ask/other", dirs_exist_ok=True)
+    first, _ = answered(client), answered(client, index="ask/other")
+    said = {"session": first["session"], "turn": 0, "verdict": "up"}
+    answer = client.post("/ask/feedback", json=said, headers=JSON)
+    assert answer.status_code == 422 and "conversation is over" in answer.json()["error"]
+    shutil.rmtree(directory / "ask/other")
+
+
+def test_an_answer_has_the_number_of_its_own_turn(client: TestClient) -> None:
+    """Others may ask in the same conversation before it is sent."""
+    first = answered(client)
+    session = client.app.state.desk.known_session(first["session"])  # type: ignore[attr-defined]
+    ask = session.ask
+
+    def twice(question: str) -> DocumentAnswer:
+        answer: DocumentAnswer = ask(question)
+        ask("Who is its director?")
+        return answer
+
+    session.ask = twice
+    assert answered(client, str(first["session"]))["turn"] == 1
+
+
+def test_a_record_that_names_a_path_or_nothing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    client = client_of(make_served(tmp_path))
+    record = tmp_path / "outputs/ask/docs/ask.json"
+    for change in ({"fingerprint": "../../../elsewhere/p"}, {"fingerprint": None}):
+        record.write_text(json.dumps({**json.loads(record.read_text()), **change}))
+        answer = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}, headers=JSON)
+        assert answer.status_code == 422 and "16 hexadecimal digits" in answer.json()["error"]

@@ -77,6 +77,32 @@ def test_a_question_is_answered_its_place_opens_and_a_mark_is_kept(
     page.context.close()
 
 
+def test_a_conversation_that_is_over_and_a_place_that_is_gone_are_said(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is updated between two questions; what is said of the first answer does not go to the second."""
+    monkeypatch.chdir(tmp_path)
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    with served(make_served(tmp_path)) as address:
+        page.goto(f"{address}/ask")
+        page.get_by_label("Question").fill(QUESTION)
+        page.get_by_role("button", name="Ask", exact=True).click()
+        expect(page.locator(".turn .answer")).to_contain_text("opened in 1931.", timeout=120_000)
+        (tmp_path / "docs/museum.md").write_text("# Museum of Orsk\n\nAs we know, the museum opened in 1929.\n")
+        open_assistant(Ask(docs="docs", index="outputs/ask/docs", encoder="none", model="none"))
+        page.get_by_label("Question").fill(QUESTION)
+        page.get_by_role("button", name="Ask", exact=True).click()
+        expect(page.locator(".turn .answer").first).to_contain_text("opened in 1929.", timeout=120_000)
+        expect(page.locator("#status")).to_contain_text("begins a new one")
+        first = page.locator(".turn").last
+        first.locator(".cite").first.click()
+        expect(page.locator("#status")).to_contain_text("The document has changed since")
+        first.locator(".up").click()
+        expect(first.locator(".said")).to_contain_text("conversation is over")
+    page.close()
+
+
 def models() -> dict[str, str]:
     """The encoders of `finegrained prepare-models`, where they are; else words alone."""
     for place in filter(None, (os.environ.get("PRETRAINED_MODELS"), Path(__file__).parents[2] / "models")):

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from finegrained_rlhf.core.checks import require_text
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.inscit.asking.evidence import Candidate, EvidenceScorer
 from finegrained_rlhf.inscit.asking.measures import SUPPORTED, grounded
 from finegrained_rlhf.inscit.asking.readers import QuotingReader, Reader, Written
@@ -23,6 +22,7 @@ from finegrained_rlhf.inscit.asking.records import (
     Looked,
     Searched,
     citations_of,
+    require_question,
     shortened,
 )
 from finegrained_rlhf.inscit.conversation import EvidencePassage
@@ -38,8 +38,6 @@ Rewriter = Callable[[Sequence[str]], str]
 """From a dialogue, the user first and last, to its last question so that it stands by itself."""
 Groundedness = Callable[[str, Sequence[str]], float]
 """How far texts support a sentence, 0 to 1."""
-LONGEST_QUESTION = 2_000
-"""Characters of a question at most."""
 _REFERS = re.compile(r"\b(?:it|its|they|them|their|he|him|his|she|her|this|that|these|those|there|one)\b", re.I)
 _CANDIDATES = 12  # sentences that a reader is given
 _MEANT = 3  # documents that a clarification names
@@ -96,11 +94,9 @@ class DocumentAssistant:
         Raises:
             DataError: the question is blank, too long, or no text.
         """
-        require_text(question, "question")
-        if len(question) > LONGEST_QUESTION:
-            raise DataError(f"has {len(question):,} characters, more than {LONGEST_QUESTION:,}", field="question")
+        question = require_question(question)
         with self._lock:
-            return self._answer(question.strip(), turns)
+            return self._answer(question, turns)
 
     async def ask_async(self, question: str, turns: Sequence[Turn] = ()) -> DocumentAnswer:
         """As `ask`, in a thread, so that the loop goes on."""

@@ -35,7 +35,7 @@ RERANKED = ("titled_again", "stripped_again")
 """What a reranker adds: `titled` and `stripped` by its own vectors."""
 Judges = Literal["reranker", "encoder", "words"]
 """What judges sentences: two encoders, one, or none."""
-_SENTENCES = 60  # candidates of a question at most
+_SENTENCES = 60  # candidates of a question at most; what short passages leave of their share goes to the others
 
 
 class SentenceEncoder(Protocol):
@@ -154,7 +154,9 @@ class EvidenceScorer:
             passages: as retrieval ranks them.
         """
         all_places = ((passage, span) for passage in passages for span in passage.sentences)
-        places = [place for place in all_places if not is_command(place[0].sentence(place[1]))][:_SENTENCES]
+        places = [place for place in all_places if not is_command(place[0].sentence(place[1]))]
+        if len(places) > _SENTENCES:
+            places = self._shared_out(question, places)
         if not places:
             return []
         features = self.describe(question, places)
@@ -166,6 +168,16 @@ class EvidenceScorer:
         found = zip(places, self.weights.probabilities(features).tolist(), features.tolist(), strict=True)
         made = [Candidate(passage, span, p, tuple(row)) for (passage, span), p, row in found]
         return sorted(made, key=lambda one: -one.probability)
+
+    def _shared_out(self, question: str, places: Sequence[Place]) -> list[Place]:
+        """As many as are judged, in order: of each passage as many, by the words that they share with the question."""
+        asked = self._terms(" ".join(content_words(question)))
+        rows = dict[str, list[tuple[float, int]]]()
+        for row, (passage, span) in enumerate(places):
+            shared = self._share(asked, set(self._terms(passage.sentence(span))))
+            rows.setdefault(passage.id, []).append((-shared, row))
+        turns = [(turn, n, row) for n, of in enumerate(rows.values()) for turn, (_, row) in enumerate(sorted(of))]
+        return [places[row] for row in sorted(row for _, _, row in sorted(turns)[:_SENTENCES])]
 
     def describe(self, question: str, places: Sequence[Place]) -> NDArray[np.float64]:
         """The features of sentences, fp64 [N, len(FEATURES)]."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -152,6 +154,8 @@ class Ask(AskSettings):
         session, answers = assistant.session(), []
         if sys.stdin.isatty():
             print("A question a line; Ctrl-D ends it.", file=sys.stderr)
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # a line that is not UTF-8 is refused, not the others
         for line in sys.stdin:
             if not line.strip():
                 continue
@@ -256,11 +260,9 @@ def index_of(settings: Ask) -> Path:
     """The directory of a folder's index."""
     if settings.index is not None:
         return Path(settings.index)
-    docs = Path(settings.docs).resolve()
-    return (
-        Path("outputs/ask")
-        / f"{docs.name}-{hashlib.sha256(str(docs).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
-    )
+    docs = Path(os.path.expanduser(settings.docs)).resolve()
+    digest = hashlib.sha256(str(docs).encode("utf-8", "surrogateescape")).hexdigest()
+    return Path("outputs/ask") / f"{docs.name[:60]}-{digest[:8]}"  # a name may have 255 bytes
 
 
 def _chosen(named: str, usual: Sequence[str]) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.inscit.asking.records import Citation, DocumentAnswer
+from finegrained_rlhf.inscit.asking.records import Citation, DocumentAnswer, require_question
 from finegrained_rlhf.metrics.grounding import Statements, plain_words
 from finegrained_rlhf.text.facts import content_words, facts_of
 
@@ -116,12 +116,14 @@ def read_questions(file: str | Path) -> list[GoldQuestion]:
     """
     questions = []
     for number, row in enumerate(read_jsonl(file)):
-        for name in ("question", "fact", "file"):
+        for name in ("fact", "file"):
             value = row.get(name)
-            if not isinstance(value, str) and (value is not None or name == "question"):
+            if value is not None and not isinstance(value, str):
                 raise DataError(f"expected text, got {type(value).__name__}", file=file, record=number, field=name)
-        if not row["question"].strip():
-            raise DataError("is blank", file=file, record=number, field="question")
+        try:
+            require_question(row.get("question"))
+        except DataError as error:
+            raise error.at(file=file, record=number) from None
         questions.append(GoldQuestion(row["question"], row.get("fact"), row.get("file")))
     if not questions:
         raise DataError("holds no question", file=file)

@@ -24,6 +24,7 @@ from finegrained_rlhf.inscit.asking.records import AnswerType
 from finegrained_rlhf.inscit.assistant import AssistantSettings, read_evidence
 from finegrained_rlhf.inscit.conversation import NO_INFORMATION, corpus_evidence
 from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.text.segmentation import shared_segmenter
 
 Written = tuple[str, tuple[Candidate, ...]]
@@ -73,8 +74,8 @@ class Likelihood:
         import torch
 
         tokenizer: Any = self._policy.tokenizer
-        words = tokenizer(f" {text}", add_special_tokens=False).input_ids[: self._tokens]
-        rows = [tokenizer(context).input_ids[-self._tokens :] for context in contexts]
+        words = plain_token_ids(tokenizer, [f" {text}"])[0][: self._tokens]
+        rows = [row[-self._tokens :] for row in plain_token_ids(tokenizer, contexts, add_special_tokens=True)]
         prompts = [
             Prompt(str(n), context, tuple(row)) for n, (context, row) in enumerate(zip(contexts, rows, strict=True))
         ]
@@ -158,7 +159,7 @@ class ChatReader:
             named = [int(number) for number in re.findall(r"\d{1,4}", one["numbers"])]
             cited = tuple(shown[number - 1] for number in dict.fromkeys(named) if 1 <= number <= len(shown))
             sentences.append((str(one["text"]), cited))
-        if reply["type"] == "answer" and not sentences:
+        if not sentences:
             return Reading("not in these documents")
         return Reading(reply["type"], tuple(sentences))
 
@@ -240,4 +241,5 @@ class PolicyReader:
         if said == NO_INFORMATION:
             return Reading("not in these documents")
         chosen = [one for one in candidates if one.passage in given]
-        return Reading("answer", attributed(said, chosen, Likelihood(self.generator)))
+        written = attributed(said, chosen, Likelihood(self.generator))
+        return Reading("answer" if written else "not in these documents", written)

@@ -6,11 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from finegrained_rlhf.core.checks import require_text
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.inscit.documents.passages import DocumentPassage
+from finegrained_rlhf.inscit.documents.readers import printable
 
 AnswerType = Literal["answer", "clarification", "not in these documents"]
 NOT_THERE = "This is not in these documents."
 """What is said where no sentence answers the question."""
+LONGEST_QUESTION = 2_000
+"""Characters of a question at most."""
+
+
+def require_question(question: object) -> str:
+    """A question as it can be asked.
+
+    Raises:
+        DataError: it is blank, too long, or no text.
+    """
+    text = require_text(question, "question")
+    if len(text) > LONGEST_QUESTION:
+        raise DataError(f"has {len(text):,} characters, more than {LONGEST_QUESTION:,}", field="question")
+    return text.strip()
 
 
 @dataclass(frozen=True)
@@ -143,7 +160,7 @@ class DocumentAnswer:
             for s in self.sentences
         ]
         places = [f"  [{n}] {c.file}:{c.start}-{c.end}  {shortened(c.text)}" for n, c in enumerate(self.citations, 1)]
-        return [" ".join(said), *places]
+        return [printable(line) for line in (" ".join(said), *places)]
 
 
 def shortened(text: str, characters: int = 160) -> str:

@@ -1,7 +1,8 @@
 """The index of a folder of documents: what was read of each file, by its content, and retrievers over all passages.
 
-A file whose bytes did not change is not read again, and a passage whose text did not change is not encoded again. What
-cannot be read is named and left out. Links that lead out of the folder are not followed.
+A file whose size and times did not change is not read again, and a passage whose text did not change is not encoded
+again. What cannot be read is named and left out. Links that lead out of the folder are not followed. The index of
+before, and its documents, stay until the next change, for whoever has it open.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
 from finegrained_rlhf.core.sqlite import execute_patiently
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.documents.passages import WORDS, DocumentPassage, cut_document
-from finegrained_rlhf.inscit.documents.readers import NEEDS, READERS, Block, Document
+from finegrained_rlhf.inscit.documents.readers import READERS, Block, Document, NotNow, printable
 from finegrained_rlhf.inscit.documents.reading import ReadingProcess
 from finegrained_rlhf.retrieval.dense.config import EncoderConfig, TextEncoder, TextKind
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
@@ -37,12 +39,22 @@ from finegrained_rlhf.runtime.directory.lock import locked_file
 
 RECORD = "ask.json"
 """In the directory of an index: what it is an index of."""
-_FORM = "finegrained-documents/2"
+_VERSION = 3  # also of how documents are read: files of an index of another one are read anew
+_FORM = f"finegrained-documents/{_VERSION}"
 _TABLES = """
-CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha TEXT, problem TEXT);
+CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, size INTEGER, changed TEXT, sha TEXT, problem TEXT);
+CREATE TABLE IF NOT EXISTS before (sha TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS documents (sha TEXT PRIMARY KEY, text TEXT, title TEXT, blocks TEXT);
 CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB);
 """
+_FORGET = """
+BEGIN;
+DELETE FROM documents WHERE sha NOT IN (SELECT sha FROM files UNION SELECT sha FROM before);
+DELETE FROM before;
+INSERT INTO before SELECT DISTINCT sha FROM files WHERE problem IS NULL;
+COMMIT;
+"""
+"""Documents are kept as long as the index before this one has them."""
 _PATIENCE_S = 60.0
 
 
@@ -72,6 +84,7 @@ class FolderReport:
         passages: of all files.
         left: what was left out, and why.
         other: how many files have another ending, by it.
+        anew: whether there was an index of another version, in whose place this one was made.
     """
 
     files: int
@@ -79,15 +92,17 @@ class FolderReport:
     passages: int
     left: tuple[Left, ...]
     other: Mapping[str, int]
+    anew: bool = False
 
     def lines(self) -> list[str]:
         """What there is to say, a line each."""
         lines = [f"{self.files:,} files, {self.read:,} of them new or changed; {self.passages:,} passages"]
+        lines += ["the index was of another version and was made anew"] if self.anew else []
         lines += [f"left out: {one}" for one in self.left]
         if self.other:
             kinds = ", ".join(f"{count:,} {end or 'without an ending'}" for end, count in sorted(self.other.items()))
             lines.append(f"no documents: {kinds}")
-        return [line.encode("utf-8", "backslashreplace").decode() for line in lines]
+        return [printable(line) for line in lines]
 
 
 class KeptEncoder:
@@ -177,7 +192,7 @@ class DocumentIndex:
         config: how the folder is read and searched; as in `update`.
 
     Raises:
-        DataError: the directory holds no index.
+        DataError: the directory holds no index, or a damaged one.
     """
 
     def __init__(self, directory: str | Path, config: FolderConfig) -> None:
@@ -187,15 +202,18 @@ class DocumentIndex:
         except DataError:
             raise DataError(f"holds no index of documents ({RECORD})", file=self.directory) from None
         if not isinstance(record, dict) or record.get("form") != _FORM:
-            raise DataError("is an index of another version; make it anew", file=self.directory)
-        self.docs, self._generation = Path(record["docs"]), self.directory / "passages" / record["fingerprint"]
+            raise DataError("is an index of another version; finegrained ask makes it anew", file=self.directory)
+        self._generation = self.directory / "passages" / _fingerprint(record, self.directory)
         self._passages: dict[str, DocumentPassage] = {}
         self._shas: dict[str, str] = {}
-        for row in _rows(self._generation / "passages.jsonl"):
-            spans = tuple((start, end) for start, end in row["sentences"])
-            passage = DocumentPassage(row["id"], row["file"], tuple(row["titles"]), row["passage"], row["start"], spans)
-            self._passages[passage.id] = passage
-            self._shas[passage.file] = row["sha"]
+        try:
+            for row in _rows(self._generation / "passages.jsonl"):
+                spans, titles = tuple((start, end) for start, end in row["sentences"]), tuple(row["titles"])
+                passage = DocumentPassage(row["id"], row["file"], titles, row["passage"], row["start"], spans)
+                self._passages[passage.id] = passage
+                self._shas[passage.file] = row["sha"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError("is damaged; remove it", file=self._generation) from None
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -224,7 +242,7 @@ class DocumentIndex:
         Raises:
             DataError: the index has no such file.
         """
-        with closing(_open(self.directory)) as base:
+        with _base_of(self.directory) as base:
             row = base.execute("SELECT text FROM documents WHERE sha = ?", (self._shas.get(file),)).fetchone()
         if row is None:
             raise DataError("is not in the index", file=file)
@@ -247,45 +265,84 @@ def update_index(docs: str | Path, directory: str | Path, config: FolderConfig, 
         progress: show bars.
 
     Raises:
-        DataError: no such folder, or nothing in it can be read.
+        DataError: no such folder, nothing in it can be read, or the index is damaged.
         ConfigError: the directory holds the index of another folder, or another process is at work on it.
     """
-    docs, directory = Path(docs), Path(directory)
+    docs, directory = Path(os.path.expanduser(docs)), Path(directory)
     if not docs.is_dir():
-        raise DataError("no such directory; expected a folder of documents", file=docs)
+        problem = "is a file" if docs.exists() else "no such directory"
+        raise DataError(f"{problem}; expected a folder of documents", file=docs)
     _require_index_of(docs, directory)
-    with locked_file(directory / ".lock", wait=False), closing(_open(directory)) as base:
+    with locked_file(directory / ".lock", wait=False), _base_of(directory) as base:
+        anew = _make_tables(base)
         read, left, other = _read_all(docs, directory, base, config, progress)
         names = [name for (name,) in base.execute("SELECT file FROM files WHERE problem IS NULL ORDER BY file")]
         if not names:
             raise DataError("holds no document that can be read" + (f"; {left[0]}" if left else ""), file=docs)
         passages = _write_passages(docs, directory, base, config, progress)
-    return FolderReport(len(names), read, passages, tuple(left), other)
+    return FolderReport(len(names), read, passages, tuple(left), other, anew)
 
 
 def _require_index_of(docs: Path, directory: Path) -> None:
+    if any(place.exists() and not place.is_dir() for place in (directory, *directory.parents)):
+        raise ConfigError(f"index: {directory} is no directory and cannot be made one")
     if not (directory / RECORD).exists():
         if directory.exists() and any(name not in (".lock", "documents.sqlite") for name in os.listdir(directory)):
             if not (directory / "documents.sqlite").exists():
                 raise ConfigError(f"index: {directory} holds something else; name a new directory")
         return
     record = read_json(directory / RECORD)
-    if not isinstance(record, dict) or record.get("docs") != str(docs.resolve()):
-        raise ConfigError(f"index: {directory} is the index of {record.get('docs')}; name another directory")
+    of = record.get("docs") if isinstance(record, dict) else "something else"
+    if of != _written(docs.resolve()):
+        raise ConfigError(f"index: {directory} is the index of {of}; name another directory")
 
 
-def _open(directory: Path) -> sqlite3.Connection:
-    base = sqlite3.connect(directory / "documents.sqlite", timeout=_PATIENCE_S)
-    execute_patiently(base, "PRAGMA journal_mode = WAL", _PATIENCE_S)
-    base.execute("PRAGMA synchronous = NORMAL")  # a commit waits for no disk, so that each file has one
-    base.executescript(_TABLES)
-    return base
+def _written(path: str | Path) -> str:
+    """A path as UTF-8 can hold it."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
-def _walk(docs: Path, index: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a folder in order, with their names in it; hidden ones and the index are passed over."""
+def _fingerprint(record: Mapping[str, Any], directory: Path) -> str:
+    """The name of a generation, which is never a path: whoever wrote the record may be a stranger."""
+    name = record.get("fingerprint")
+    if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{16}", name):
+        raise DataError("fingerprint: expected 16 hexadecimal digits", file=directory / RECORD)
+    return name
+
+
+@contextmanager
+def _base_of(directory: Path) -> Iterator[sqlite3.Connection]:
+    file = directory / "documents.sqlite"
+    try:
+        with closing(sqlite3.connect(file, timeout=_PATIENCE_S)) as base:
+            execute_patiently(base, "PRAGMA journal_mode = WAL", _PATIENCE_S)
+            base.execute("PRAGMA synchronous = NORMAL")  # a commit waits for no disk, so that each file has one
+            yield base
+    except sqlite3.Error as error:
+        raise DataError(f"cannot be used ({error}); where it is damaged, remove the index", file=file) from None
+
+
+def _make_tables(base: sqlite3.Connection) -> bool:
+    """Make the tables; whether those of another version were there, of which the vectors alone are kept."""
+    other = base.execute("PRAGMA user_version").fetchone() != (_VERSION,)
+    anew = other and base.execute("SELECT 1 FROM sqlite_schema WHERE name = 'files'").fetchone() is not None
+    old = "DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS documents; DROP TABLE IF EXISTS before;" if other else ""
+    base.executescript(f"BEGIN; {old} {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
+    return anew
+
+
+def _walk(docs: Path, index: Path, failed: list[Left]) -> Iterator[tuple[str, Path]]:
+    """The files of a folder in order, with their names in it; hidden ones and the index are passed over.
+
+    Directories that cannot be read are added to `failed`.
+    """
+
+    def keep(error: OSError) -> None:
+        place = _written(Path(error.filename).relative_to(docs).as_posix())
+        failed.append(Left(place, f"cannot be read ({error.strerror or type(error).__name__})"))
+
     index = index.resolve()
-    for place, folders, files in os.walk(docs):
+    for place, folders, files in os.walk(docs, onerror=keep):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and (Path(place) / f).resolve() != index)
         for name in sorted(files):
             if not name.startswith("."):
@@ -298,14 +355,16 @@ def _read_all(
 ) -> tuple[int, list[Left], Counter[str]]:
     """Read what is new; returns how many files that were, what was left out and how many are no documents."""
     known = {name: rest for name, *rest in base.execute("SELECT file, size, changed, sha, problem FROM files")}
-    files = list(_walk(docs, directory))
+    left = list[Left]()
+    files = list(_walk(docs, directory, left))
+    unread = tuple("" if one.file == "." else f"{one.file}/" for one in left)  # what is known below these is kept
     other = Counter(path.suffix.lower() for _, path in files if path.suffix.lower() not in READERS)
     files = [(name, path) for name, path in files if path.suffix.lower() in READERS]
-    seen, read, left, root = set[str](), 0, list[Left](), docs.resolve()
+    seen, read, root = {name for name in known if name.startswith(unread)}, 0, docs.resolve()
     with ProgressBar("reading", len(files), "files", progress) as bar, ReadingProcess(config.seconds) as reading:
         for name, path in files:
             bar.update()
-            name = name.encode("utf-8", "backslashreplace").decode()
+            name = _written(name)
             seen.add(name)
             size, changed, problem = _status(path, root, config.largest)
             before = known.get(name)
@@ -314,9 +373,11 @@ def _read_all(
             else:
                 sha = ""
                 if problem is None:
-                    read += 1
-                    sha, problem = _read_one(path, name, base, reading)
-                    size = -1 if problem is not None and problem.startswith(NEEDS) else size  # it is tried again
+                    try:
+                        sha, problem = _read_one(path, name, base, reading)
+                        read += problem is None
+                    except NotNow as error:
+                        size, problem = -1, error.problem  # it is tried again
                 base.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (name, size, changed, sha, problem))
                 base.commit()
             if problem is not None:
@@ -326,32 +387,38 @@ def _read_all(
     return read, left, other
 
 
-def _status(path: Path, root: Path, largest: int) -> tuple[int, int, str | None]:
-    """Size, time of the last change (ns), and why a file is not read."""
+def _status(path: Path, root: Path, largest: int) -> tuple[int, str, str | None]:
+    """Size, times of the last change (ns) as it says itself and as the system says, and why a file is not read."""
     try:
         status = path.stat()
         if not path.resolve().is_relative_to(root):
-            return 0, 0, "is a link out of the folder"
+            return 0, "", "is a link out of the folder"
     except OSError as error:
-        return 0, 0, f"cannot be read ({error.strerror or type(error).__name__})"
+        return 0, "", f"cannot be read ({error.strerror or type(error).__name__})"
     if not stat.S_ISREG(status.st_mode):
-        return 0, 0, "is no ordinary file"
+        return 0, "", "is no ordinary file"
     if status.st_size > largest:
-        return 0, 0, f"has {status.st_size:,} bytes, more than {largest:,}"
-    return status.st_size, status.st_mtime_ns, None
+        return 0, "", f"has {status.st_size:,} bytes, more than {largest:,}"
+    return status.st_size, f"{status.st_mtime_ns} {status.st_ctime_ns}", None
 
 
 def _read_one(path: Path, name: str, base: sqlite3.Connection, reading: ReadingProcess) -> tuple[str, str | None]:
-    """Read a file into the documents. Returns its digest, and why it could not be read."""
+    """Read a file into the documents. Returns its digest, and why it cannot be read.
+
+    Raises:
+        NotNow: it could not be read for another reason than its content.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
-        return "", f"cannot be read ({error.strerror or type(error).__name__})"
+        raise NotNow(f"cannot be read ({error.strerror or type(error).__name__})") from None
     sha = hashlib.sha256(path.suffix.lower().encode() + b"\0" + data).hexdigest()
     if base.execute("SELECT 1 FROM documents WHERE sha = ?", (sha,)).fetchone():
         return sha, None
     try:
         document = reading.read(name, data)
+    except NotNow:
+        raise
     except DataError as error:
         return sha, error.problem
     blocks = json.dumps([(block.start, block.end, block.level) for block in document.blocks])
@@ -361,7 +428,8 @@ def _read_one(path: Path, name: str, base: sqlite3.Connection, reading: ReadingP
 
 def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, config: FolderConfig, progress: bool) -> int:
     """Cut all documents and build the retrievers, where anything changed; returns how many passages there are."""
-    digest = hashlib.sha256(f"{_FORM} {config.words}".encode())
+    searched = re.sub(" at 0x[0-9a-f]+", "", str(sorted(config.retrievers.items())))  # no place in memory
+    digest = hashlib.sha256(f"{_FORM} {config.words} {searched}".encode())
     for row in base.execute("SELECT file, sha FROM files WHERE problem IS NULL ORDER BY file"):
         digest.update("\0".join(row).encode())
     generation = directory / "passages" / digest.hexdigest()[:16]
@@ -373,12 +441,17 @@ def _write_passages(docs: Path, directory: Path, base: sqlite3.Connection, confi
         write_jsonl(corpus, _passage_rows(base, config.words))
     for name, retriever in _with_kept(config.retrievers, directory, progress).items():
         retriever.build(str(corpus), generation / name)
-    write_json(directory / RECORD, {"form": _FORM, "docs": str(docs.resolve()), "fingerprint": generation.name})
-    for old in (directory / "passages").iterdir():
-        if old != generation:
-            shutil.rmtree(old, ignore_errors=True)
-    base.execute("DELETE FROM documents WHERE sha NOT IN (SELECT sha FROM files)")  # the index before this one had them
-    base.commit()
+    try:
+        before = read_json(directory / RECORD).get("fingerprint")
+    except DataError:
+        before = None
+    if before != generation.name:
+        record = {"form": _FORM, "docs": _written(docs.resolve()), "fingerprint": generation.name}
+        write_json(directory / RECORD, record)
+        for old in (directory / "passages").iterdir():
+            if old.name not in (generation.name, before):  # whoever reads the one before goes on
+                shutil.rmtree(old, ignore_errors=True)
+        base.executescript(_FORGET)
     return sum(1 for _ in _rows(corpus))
 
 

@@ -84,7 +84,7 @@ def _passage(
 
 
 def _sections(document: Document, file: str) -> Iterator[tuple[tuple[str, ...], list[Block]]]:
-    """Blocks between headings with the titles above them; headings alone, where a document has nothing else."""
+    """Blocks between headings with the titles above them; a heading with nothing below it is a block itself."""
     plain = [block for block in document.blocks if not block.level]
     name = re.sub(r"[_-]+", " ", file.rsplit("/", 1)[-1].rsplit(".", 1)[0])
     first = document.title or name
@@ -93,16 +93,21 @@ def _sections(document: Document, file: str) -> Iterator[tuple[tuple[str, ...], 
         return
     path: list[tuple[int, str]] = []
     blocks: list[Block] = []
+    last: Block | None = None
     for block in document.blocks:
         if not block.level:
             blocks.append(block)
             continue
         if blocks:
             yield _titles(path, first), blocks
-            blocks = []
+        elif last is not None and block.level <= last.level:
+            yield _titles(path[:-1], first), [last]
+        blocks, last = [], block
         path = [one for one in path if one[0] < block.level] + [(block.level, document.text[block.start : block.end])]
     if blocks:
         yield _titles(path, first), blocks
+    elif last is not None:
+        yield _titles(path[:-1], first), [last]
 
 
 def _titles(path: Sequence[tuple[int, str]], first: str) -> tuple[str, ...]:

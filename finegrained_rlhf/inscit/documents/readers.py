@@ -17,15 +17,13 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import DataError
 
-NEEDS = "needs"
-"""How the problem of a file begins that another package would read."""
 LONGEST = 20_000_000
 """Characters of a document at most."""
 _UNPACKED = 200_000_000  # bytes of a DOCX's members, as its directory says and as they are read
 _PAGES = 5_000
 _LIST = re.compile(r"[ \t]*(?:>[ \t]?)*(?:(?:[-*+•]|\d{1,9}[.)])[ \t]+)?(?:\[[ xX]\][ \t]+)?")
 _TITLE = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
-_HIDDEN = ("script", "style", "template", "noscript", "head", "svg", "iframe", "object", "form", "nav")
+_HIDDEN = "title script style template noscript svg iframe object nav select textarea button datalist".split()
 _HEADINGS = tuple(f"h{level}" for level in range(1, 7))
 _HTML_BLOCKS = (
     *_HEADINGS,
@@ -63,6 +61,16 @@ class Document:
     title: str = ""
 
 
+class NotNow(DataError):
+    """A file that was not read for another reason than its content: another run may read it."""
+
+
+def printable(text: str) -> str:
+    """A text for a line of a terminal: control characters and what UTF-8 cannot hold as escapes."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def read_text(data: bytes) -> Document:
     """Plain text: paragraphs are parted by blank lines."""
     text = _decoded(data)
@@ -77,11 +85,11 @@ def read_markdown(data: bytes) -> Document:
 
     text = _decoded(data)
     lines = list(accumulate((len(line) + 1 for line in text.split("\n")), initial=0))
-    front = re.match(r"---\n(.*?)\n---[ \t]*(?:\n|\Z)", text[:100_000], re.DOTALL)
+    front = re.match(r"\ufeff?---\n(?=[\w-]+:)(.*?)\n---[ \t]*(?:\n|\Z)", text[:100_000], re.DOTALL)
     skipped = text.count("\n", 0, front.end()) if front else 0
     parser = MarkdownIt("commonmark").enable("table").disable("inline")
     found: list[tuple[int, int, int]] = []
-    for token in parser.parse(text[lines[skipped] :] if front else text):
+    for token in parser.parse(_unmarked(text)[lines[skipped] :]):
         if token.map is None or token.type not in _LEAVES:
             continue
         first, last = token.map[0] + skipped, token.map[1] + skipped
@@ -90,11 +98,11 @@ def read_markdown(data: bytes) -> Document:
         elif token.type in ("paragraph_open", "html_block"):
             found.append((lines[first], lines[last], 0))
         else:  # code, and rows of a table
-            found += [
-                (lines[n], lines[n + 1], 0)
-                for n in range(first, last)
-                if not re.match(r"\s*(```|~~~)", text[lines[n] :][:9])
-            ]
+            if token.type == "fence":
+                end = text[lines[last - 1] : lines[last]].strip(" \t\n>")
+                closed = last > first + 1 and end.startswith(token.markup) and not end.strip(token.markup[0])
+                first, last = first + 1, last - closed
+            found += [(lines[n], lines[n + 1], 0) for n in range(first, last)]
     title = _TITLE.search(front[1]) if front else None
     return Document(text, tuple(_trimmed(text, sorted(set(found)))), title[1].strip("\"'") if title else "")
 
@@ -103,7 +111,7 @@ _LEAVES = ("heading_open", "paragraph_open", "html_block", "fence", "code_block"
 
 
 def read_html(data: bytes) -> Document:
-    """The visible text of a page; scripts, styles, forms and navigation are left out."""
+    """The visible text of a page; scripts, styles, controls of forms and navigation are left out."""
     try:
         import bs4
     except ModuleNotFoundError:
@@ -114,6 +122,9 @@ def read_html(data: bytes) -> Document:
         tag.decompose()
     for tag in soup("br"):
         tag.replace_with("\n")
+    for tag in soup(("td", "th")):
+        if not tag.get_text(strip=True):
+            tag.append("\xa0")  # an empty cell is a column too
     parts: list[tuple[str, int]] = []
     before: tuple[object, object] = (None, None)
     for words in soup.find_all(string=True):
@@ -121,10 +132,10 @@ def read_html(data: bytes) -> Document:
             continue
         block = next((one for one in words.parents if one.name in _HTML_BLOCKS), soup)
         cell = next((one for one in words.parents if one.name in ("td", "th")), None)
-        place = block if cell is None else cell.parent
+        place = block if cell is None else cell.find_parent("tr") or cell.parent
         if place is before[0]:
             parts[-1] = (parts[-1][0] + (" | " if cell is not before[1] else "") + words, parts[-1][1])
-        elif words.strip():
+        elif words.strip() or words == "\xa0":
             parts.append((str(words), _HEADINGS.index(block.name) + 1 if block.name in _HEADINGS else 0))
         else:
             continue
@@ -164,7 +175,8 @@ def read_docx(data: bytes) -> Document:
     parts: list[tuple[str, int]] = []
     for item in document.iter_inner_content():
         if hasattr(item, "rows"):
-            parts += [(" | ".join(dict.fromkeys(cell.text for cell in row.cells)), 0) for row in item.rows]
+            rows = [{cell._tc: cell.text for cell in row.cells}.values() for row in item.rows]  # a merged cell once
+            parts += [(" | ".join(cells), 0) for cells in rows]
         else:
             level = re.fullmatch(r"Heading ([1-9])|Title", item.style.name if item.style is not None else "")
             parts.append((item.text, int(level[1] or 1) if level else 0))
@@ -189,7 +201,8 @@ def read_document(name: str, data: bytes) -> Document:
         data: its bytes.
 
     Raises:
-        DataError: it cannot be read, or a package of the extra `ask` is missing; says in one line why.
+        DataError: it cannot be read; says in one line why.
+        NotNow: a package of the extra `ask`, or memory, is missing.
     """
     try:
         document = READERS[Path(name).suffix.lower()](data)
@@ -197,6 +210,8 @@ def read_document(name: str, data: bytes) -> Document:
         raise
     except RecursionError:
         raise DataError("is nested too deeply") from None
+    except MemoryError:
+        raise NotNow("takes too much memory to read") from None
     except Exception as error:  # each library has errors of its own kinds
         reason = " ".join(str(error).split())[:160]
         raise DataError(f"cannot be read ({type(error).__name__}{f': {reason}' if reason else ''})") from None
@@ -207,8 +222,8 @@ def read_document(name: str, data: bytes) -> Document:
     return document
 
 
-def _missing(package: str) -> DataError:
-    return DataError(f"{NEEDS} {package}: pip install '.[ask]' in a checkout")
+def _missing(package: str) -> NotNow:
+    return NotNow(f"needs {package}: pip install '.[ask]' in a checkout")
 
 
 def _decoded(data: bytes) -> str:
@@ -223,9 +238,14 @@ def _decoded(data: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def _unmarked(text: str) -> str:
+    """A text of as many characters without the mark of UTF-8 before it."""
+    return " " + text[1:] if text.startswith("\ufeff") else text
+
+
 def _trimmed(text: str, spans: Iterable[tuple[int, int, int]]) -> Iterator[Block]:
     """Blocks without white space and marks of lists around them; blank ones are left out."""
-    after = 0
+    text, after = _unmarked(text), 0
     for start, end, level in spans:
         start, end = max(start, after), min(end, len(text))
         if level:
@@ -242,7 +262,9 @@ def _trimmed(text: str, spans: Iterable[tuple[int, int, int]]) -> Iterator[Block
 
 def _joined(parts: Iterable[tuple[str, int]], title: str) -> Document:
     """A document of texts and their levels, blank lines between them."""
-    words = [(clean, level) for text, level in parts if (clean := " ".join(text.replace("\0", " ").split()))]
+    words = [
+        (clean, level) for text, level in parts if (clean := " ".join(text.replace("\0", " ").split())).strip(" |")
+    ]
     starts = list(accumulate((len(text) + 2 for text, _ in words), initial=0))
     blocks = tuple(
         Block(start, after - 2, level) for (start, after), (_, level) in zip(pairwise(starts), words, strict=True)

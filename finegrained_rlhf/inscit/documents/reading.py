@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.inscit.documents.readers import Document, read_document
+from finegrained_rlhf.inscit.documents.readers import Document, NotNow, read_document
 
 _MEMORY = 4 * 2**30  # bytes of address space that reading may take
 _START_S = 60.0  # that the process itself may take to begin
@@ -47,23 +47,24 @@ class ReadingProcess:
             data: its bytes.
 
         Raises:
-            DataError: it cannot be read, or not in time or memory.
+            DataError: it cannot be read.
+            NotNow: not in time or memory, or the process ended.
         """
         connection = self._begin()
         try:
             connection.send((name, data))
             if not connection.poll(self._seconds):
-                raise DataError(f"takes longer than {self._seconds:g} seconds to read")
+                raise NotNow(f"takes longer than {self._seconds:g} seconds to read")
             answer = connection.recv()
         except (EOFError, OSError):
             self._end()
-            raise DataError("cannot be read: reading it ended the process") from None
+            raise NotNow("cannot be read: reading it ended the process") from None
         except DataError:
             self._end()
             raise
         if isinstance(answer, Document):
             return answer
-        raise DataError(answer)
+        raise answer
 
     def _begin(self) -> Connection:
         if self._connection is None:
@@ -81,7 +82,7 @@ class ReadingProcess:
                 began = False
             if not began:
                 self._end()
-                raise DataError("cannot be read: the reading process did not begin")
+                raise NotNow("cannot be read: the reading process did not begin")
         return self._connection
 
     def _end(self) -> None:
@@ -103,11 +104,9 @@ def _serve(descriptor: int) -> None:
             name, data = connection.recv()
         except (EOFError, OSError, KeyboardInterrupt):
             return
-        answer: Document | str
+        answer: Document | DataError
         try:
             answer = read_document(name, data)
         except DataError as error:
-            answer = error.problem
-        except MemoryError:
-            answer = "takes too much memory to read"
+            answer = error
         connection.send(answer)

@@ -32,8 +32,8 @@ class Desk:
     def __init__(self, directory: Path, answering: AskSettings | None = None) -> None:
         self.directory, self._answering = directory, answering
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, DocumentAssistant] = OrderedDict()
-        self._sessions: OrderedDict[str, tuple[str, Session]] = OrderedDict()
+        self._open: OrderedDict[str, tuple[bytes, DocumentAssistant]] = OrderedDict()  # with the record of the index
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
 
     def names(self) -> list[str]:
         """Of all indexes, the newest first."""
@@ -48,7 +48,7 @@ class Desk:
         return [str(path.relative_to(self.directory)) for path in found]
 
     def assistant(self, name: str) -> DocumentAssistant:
-        """The assistant for an index.
+        """The assistant for an index; one that was updated is opened again, and its conversations are over.
 
         Raises:
             DataError: there is no such index below the directory.
@@ -58,28 +58,43 @@ class Desk:
         from finegrained_rlhf.inscit.asking.job import AskSettings, open_index
 
         with self._lock:
+            if name in self._open and self._open[name][0] != self._record(name):
+                self._close(name)
             if name not in self._open:
                 if name not in self.names():
                     raise DataError(f"no index of documents {name!r} below the directory")
+                record = self._record(name)
                 assistant, _ = open_index(self.directory / name, self._answering or AskSettings())
-                self._open[name] = assistant
+                self._open[name] = record, assistant
                 while len(self._open) > _OPEN:
-                    self._open.popitem(last=False)
+                    self._close(next(iter(self._open)))
             self._open.move_to_end(name)
-            return self._open[name]
+            return self._open[name][1]
+
+    def _record(self, name: str) -> bytes:
+        try:
+            return (self.directory / name / _RECORD).read_bytes()
+        except OSError:
+            return b""
+
+    def _close(self, name: str) -> None:
+        """Forget an assistant and the conversations with it, which would keep its models in memory."""
+        _, gone = self._open.pop(name)
+        for id in [id for id, session in self._sessions.items() if session.assistant is gone]:
+            del self._sessions[id]
 
     def session(self, name: str, id: str | None) -> tuple[str, Session]:
         """A conversation and its id; a new one where `id` is None or not known any more."""
         assistant = self.assistant(name)
         with self._lock:
             known = self._sessions.get(id or "")
-            if id is None or known is None or known[0] != name:
+            if id is None or known is None or known.assistant is not assistant:
                 id = secrets.token_urlsafe(16)
-                self._sessions[id] = (name, assistant.session())
+                self._sessions[id] = assistant.session()
                 while len(self._sessions) > _SESSIONS:
                     self._sessions.popitem(last=False)
             self._sessions.move_to_end(id)
-            return id, self._sessions[id][1]
+            return id, self._sessions[id]
 
     def known_session(self, id: str) -> Session:
         """A conversation that goes on.
@@ -91,4 +106,4 @@ class Desk:
             known = self._sessions.get(id)
         if known is None:
             raise DataError("this conversation is over; ask again")
-        return known[1]
+        return known

@@ -89,7 +89,8 @@ def answers(request: Request, asked: Asked) -> JSONResponse:
         }
         for one in answer.searched.passages
     ]
-    return JSONResponse({"session": id, "turn": len(session.turns) - 1, "looked": looked, **answer.row()})
+    turn = next(n for n, one in enumerate(session.turns) if one.answer is answer)  # others may ask in it meanwhile
+    return JSONResponse({"session": id, "turn": turn, "looked": looked, **answer.row()})
 
 
 @router.get("/ask/source")

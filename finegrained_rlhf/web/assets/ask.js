@@ -29,6 +29,8 @@
   async function open(index, citation) {
     const query = new URLSearchParams({ index, file: citation.file, start: citation.start, end: citation.end });
     const read = await send("/ask/source?" + query);
+    const there = Array.from(read.text).slice(citation.start - read.first, citation.end - read.first).join("");
+    if (there !== citation.text) throw new Error("The document has changed since; ask again.");
     $("source-title").textContent = citation.file;
     const more = read.characters > Array.from(read.text).length ? ", a part of " + read.characters.toLocaleString("en") : "";
     $("where").textContent = "characters " + citation.start + " to " + citation.end + more;
@@ -95,7 +97,7 @@
     });
     const say = async (verdict, more) => {
       try {
-        const kept = await send("/ask/feedback", { session, turn: given.turn, verdict, ...more });
+        const kept = await send("/ask/feedback", { session: given.session, turn: given.turn, verdict, ...more });
         tell(find("said"), "kept in " + kept.file);
       } catch (error) {
         tell(find("said"), error.message, true);
@@ -128,11 +130,12 @@
     tell($("status"), "Looking …");
     try {
       const given = await send("/ask/answers", { index, question, session });
+      const over = session && session !== given.session;
       session = given.session;
       show(index, given);
       $("question").value = "";
       $("new").hidden = false;
-      tell($("status"), "");
+      tell($("status"), over ? "The conversation before is over; this answer begins a new one." : "");
     } catch (error) {
       tell($("status"), error.message, true);
     }
