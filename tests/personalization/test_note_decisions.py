@@ -330,3 +330,11 @@ def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
     later.close()
     with pytest.raises(FineGrainedError, match="later version"):
         UserMemory(tmp_path / "users.db")
+
+
+@pytest.mark.parametrize("until", [float("nan"), float("inf"), -1, 1e15, True, "2099"])
+def test_a_time_that_is_none_was_stored(until: Any) -> None:
+    with pytest.raises(ConfigError, match="until"):
+        NoteDecision("note", "expire", until=until)
+    with pytest.raises(ConfigError, match="expected"):
+        NoteDecision("note", "hold", expected=str(until))  # type: ignore[arg-type]

@@ -171,7 +171,7 @@ class NoteDecision:
         expected: the version that was seen; None takes any.
 
     Raises:
-        ConfigError: no such action or person, or fields and times where none belong.
+        ConfigError: no such action or person, fields and times where none belong, or what is no time or no version.
     """
 
     note: str
@@ -189,6 +189,10 @@ class NoteDecision:
             raise ConfigError("body: expected fields of the note with action correct, and with no other action")
         if self.until is not None and self.action != "expire":
             raise ConfigError("until: expected with action expire alone")
+        if self.until is not None and not (type(self.until) in (int, float) and 0 <= self.until <= 253_402_300_799):
+            raise ConfigError(f"until: expected seconds from 1970 to the end of 9999, got {self.until!r}")
+        if self.expected is not None and type(self.expected) is not int:
+            raise ConfigError(f"expected: a version, a whole number, got {self.expected!r}")
 
 
 @dataclass(frozen=True)
@@ -360,6 +364,10 @@ class UserHandle(Protocol):
         """
         ...
 
+    def event(self, number: int) -> Event:
+        """The event of an id, as it is now; ForgottenUserError where this user has none."""
+        ...
+
     def pending(self) -> list[Event]:
         """Events that nothing was derived from yet, the oldest first, also those for which that failed."""
         ...
@@ -430,11 +438,7 @@ class MemoryStore(Protocol):
         ...
 
     def may_store(self, name: str) -> bool:
-        """Whether anything may be stored of a user: by their decision, or where none is recorded and none is required.
-
-        Args:
-            name: as for `user`.
-        """
+        """Whether anything may be stored of a user: by their decision, or by none where none is required."""
         ...
 
     def consent(self, name: str) -> Consent | None:
