@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from finegrained_rlhf.retrieval.dense.config import TextEncoder
 
 
+Names = tuple[str, ...]
+_ANY = -math.inf
+
+
 class ContextEncoder(Protocol):
     """The representation φ of contexts (Gao et al. 2024, algorithm 1)."""
 
@@ -236,7 +240,12 @@ def nearest_rows(query: NDArray[np.float32], rows: NDArray[np.float32], k: int) 
 
 
 def nearest_notes(
-    notes: Sequence[Note], encoder: ContextEncoder, context: str, k: int, least: float = -math.inf
+    notes: Sequence[Note],
+    encoder: ContextEncoder,
+    context: str,
+    k: int,
+    least: float = _ANY,
+    fields: Names = (),
 ) -> list[Note]:
     """The k notes nearest to a context, the best first; those without a vector are left out.
 
@@ -246,31 +255,40 @@ def nearest_notes(
         context: a text.
         k: how many; all where there are fewer.
         least: the lowest similarity, a cosine from −1 to 1; notes that are further away are left out.
+        fields: of a note's body; notes without them, which another kind of agent wrote, are left out.
 
     Raises:
         EncoderError: a note's vector was made by another encoder.
     """
-    kept, rows = vectors_of(notes, encoder)
+    kept = _found(notes, fields)
     if not kept:
         return []
     query = encoder.encode([context])[0]
+    rows = vectors_of(kept, encoder, len(query))
     return [kept[i] for i in nearest_rows(query, rows, k) if rows[i].astype(float) @ query.astype(float) >= least]
 
 
-def vectors_of(notes: Sequence[Note], encoder: ContextEncoder) -> tuple[list[Note], NDArray[np.float32]]:
-    """The notes that have a vector, and these, fp32 [N, D].
+def vectors_of(notes: Sequence[Note], encoder: ContextEncoder, dimension: int) -> NDArray[np.float32]:
+    """The vectors of N notes that have one, fp32 [N, D].
 
     Raises:
-        EncoderError: a note's vector was made by another encoder.
+        EncoderError: a note's vector was made by another encoder, or is not of dimension D.
     """
-    kept = [note for note in notes if note.vector is not None]
-    for note in kept:
-        if note.body.get("encoder") != encoder.identity:
+    for note in notes:
+        if not _made_by(note, encoder, dimension):
             raise EncoderError(
                 "its vector was made by another encoder than the one in use", record=note.key, field="encoder"
             )
-    rows = [np.frombuffer(note.vector or b"", "<f4") for note in kept]
-    return kept, np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+    return np.frombuffer(b"".join(note.vector or b"" for note in notes), "<f4").reshape(len(notes), dimension)
+
+
+def _found(notes: Iterable[Note], fields: Names) -> list[Note]:
+    """The notes that have a vector and say what an agent reads."""
+    return [note for note in notes if note.vector is not None and all(name in note.body for name in fields)]
+
+
+def _made_by(note: Note, encoder: ContextEncoder, dimension: int) -> bool:
+    return note.body.get("encoder") == encoder.identity and len(note.vector or b"") == 4 * dimension
 
 
 _FEW = 64  # changed notes that are read one by one; of more, all are
@@ -281,7 +299,7 @@ class NoteIndex(Protocol):
     """Finds a user's notes by the contexts that their vectors stand for."""
 
     def nearest(
-        self, handle: UserHandle, encoder: ContextEncoder, context: str, k: int, least: float = -math.inf
+        self, handle: UserHandle, encoder: ContextEncoder, context: str, k: int, least: float = _ANY, fields: Names = ()
     ) -> list[Note]:
         """The user's k notes nearest to a context, the best first and of equals the latest, as they are stored now.
 
@@ -291,6 +309,7 @@ class NoteIndex(Protocol):
             context: a text.
             k: how many; all where there are fewer.
             least: the lowest similarity, a cosine from −1 to 1.
+            fields: of a note's body; notes without them are left out.
 
         Raises:
             EncoderError: a note's vector was made by another encoder.
@@ -309,11 +328,13 @@ def nearest_encoded(
     context: str,
     k: int,
     texts: Callable[[UserHandle, Sequence[Note]], list[str]],
-    least: float = -math.inf,
+    least: float = _ANY,
+    fields: Names = (),
 ) -> list[Note]:
     """As `NoteIndex.nearest`; where another encoder made vectors of the user's, they are made anew and stored.
 
-    Each note's body says in `encoder` what made its vector.
+    Each note's body says in `encoder` what made its vector. A note whose text the encoder refuses gets none: it is
+    kept, and not found any more.
 
     Args:
         index: that finds notes.
@@ -323,31 +344,43 @@ def nearest_encoded(
         k: how many; all where there are fewer.
         texts: what the vectors of notes are made of.
         least: the lowest similarity, a cosine from −1 to 1.
+        fields: of a note's body; notes without them are left alone.
 
     Raises:
         MemoryLimitError: the new vectors are larger than the memory takes.
     """
     try:
-        return index.nearest(handle, encoder, context, k, least)
+        return index.nearest(handle, encoder, context, k, least, fields)
     except EncoderError:
-        notes = handle.notes()
-        old = [note for note in notes if note.vector is not None and note.body.get("encoder") != encoder.identity]
+        notes, dimension = _found(handle.notes(), fields), encoder.encode([context]).shape[1]
+        old = [note for note in notes if not _made_by(note, encoder, dimension)]
         made = {
-            note.key: replace(note, body={**note.body, "encoder": encoder.identity}, vector=to_bytes(vector))
-            for note, vector in zip(old, encoder.encode(texts(handle, old)), strict=True)
+            note.key: replace(note, body={**note.body, "encoder": encoder.identity}, vector=vector)
+            for note, vector in zip(old, _vectors(encoder, texts(handle, old)), strict=True)
         }
         handle.replace_vectors(list(made.values()))
         return nearest_notes([made.get(note.key, note) for note in notes], encoder, context, k, least)
+
+
+def _vectors(encoder: ContextEncoder, texts: Sequence[str]) -> list[bytes | None]:
+    """The vectors of texts; None for one that is refused."""
+    if not texts:
+        return []
+    try:
+        return [to_bytes(vector) for vector in encoder.encode(texts)]
+    except ReplyError:
+        half = len(texts) // 2
+        return [*_vectors(encoder, texts[:half]), *_vectors(encoder, texts[half:])] if half else [None]
 
 
 class ExactIndex:
     """Reads the user's notes from the store and compares all of them. It keeps nothing."""
 
     def nearest(
-        self, handle: UserHandle, encoder: ContextEncoder, context: str, k: int, least: float = -math.inf
+        self, handle: UserHandle, encoder: ContextEncoder, context: str, k: int, least: float = _ANY, fields: Names = ()
     ) -> list[Note]:
         """As `NoteIndex.nearest` says."""
-        return nearest_notes(handle.notes(), encoder, context, k, least)
+        return nearest_notes(handle.notes(), encoder, context, k, least, fields)
 
     def drop(self, handle: UserHandle) -> None:
         """Nothing is kept."""
@@ -371,26 +404,27 @@ class FaissIndex:
         if users < 1:
             raise ConfigError(f"users: expected at least 1, got {users}")
         self._users, self._faiss = users, import_faiss()
-        self._kept: OrderedDict[tuple[str, str], _UserVectors] = OrderedDict()  # by handle and encoder
+        self._kept: OrderedDict[tuple[Any, ...], _UserVectors] = OrderedDict()  # by handle, encoder, D and fields
         self._lock = threading.Lock()
 
     def nearest(
-        self, handle: UserHandle, encoder: ContextEncoder, context: str, k: int, least: float = -math.inf
+        self, handle: UserHandle, encoder: ContextEncoder, context: str, k: int, least: float = _ANY, fields: Names = ()
     ) -> list[Note]:
         """As `NoteIndex.nearest` says."""
         if not handle.number:
             return []  # nobody's: there is nothing to be kept
         query = encoder.encode([context])
         with self._lock:
-            place = (handle.identity, encoder.identity)
+            place = (handle.identity, encoder.identity, query.shape[1], fields)
             own = self._kept.setdefault(place, _UserVectors(self._faiss, query.shape[1]))
             self._kept.move_to_end(place)
             while len(self._kept) > self._users:
                 self._kept.popitem(last=False)
-            own.update(handle, encoder)
+            own.update(handle, encoder, fields)
             keys = own.candidates(query, k)
         notes = [note for note in map(handle.note, keys) if note is not None]
-        return nearest_notes(sorted(notes, key=lambda note: (note.event, note.key)), encoder, context, k, least)
+        notes.sort(key=lambda note: (note.event, note.key))
+        return nearest_notes(notes, encoder, context, k, least, fields)
 
     def drop(self, handle: UserHandle) -> None:
         """Keep nothing more of a user."""
@@ -408,7 +442,7 @@ class _UserVectors:
         self._numbers: dict[str, int] = {}
         self._keys: list[str] = []
 
-    def update(self, handle: UserHandle, encoder: ContextEncoder) -> None:
+    def update(self, handle: UserHandle, encoder: ContextEncoder, fields: Names) -> None:
         """Read again what has changed in the store."""
         now = handle.versions()
         changed = [key for key, version in now.items() if self._versions.get(key) != version]
@@ -419,7 +453,8 @@ class _UserVectors:
         notes: Iterable[Note | None] = handle.notes() if len(changed) > _FEW else map(handle.note, changed)
         wanted = set(changed)
         read = [note for note in notes if note is not None and note.key in wanted]
-        kept, rows = vectors_of(read, encoder)
+        kept = _found(read, fields)
+        rows = vectors_of(kept, encoder, self._index.d)
         self._remove([note.key for note in read if note.key in self._versions])
         for note in kept:
             self._numbers[note.key] = len(self._keys)

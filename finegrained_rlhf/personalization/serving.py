@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,11 +31,13 @@ T = TypeVar("T")
 
 
 class BusyError(FineGrainedError):
-    """As much work waits as may wait: nothing of this was begun."""
+    """As much work waits as may wait, or the threads have ended: nothing of this was begun."""
 
 
 class UserThreads:
     """Blocking work in a bounded number of threads: that of one user in turns, in the order in which it was given.
+
+    A child of `os.fork` begins with none of its parent's work, and with threads of its own.
 
     Args:
         threads: at once.
@@ -47,10 +51,15 @@ class UserThreads:
         for name, value in (("threads", threads), ("waiting", waiting)):
             if value < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {value}")
-        self._pool = ThreadPoolExecutor(threads, "users")
+        self._threads, self._waiting, self._closed = threads, waiting, False
+        self._begin()
+        _USED.add(self)
+
+    def _begin(self) -> None:
+        self._pool = ThreadPoolExecutor(self._threads, "users")
         self._lock = threading.Lock()
         self._work: dict[Hashable, deque[tuple[Future[Any], Callable[[], Any]]]] = {}
-        self._room = waiting
+        self._room = self._waiting
 
     def submit(self, user: Hashable, work: Callable[[], T]) -> Future[T]:
         """Give work.
@@ -60,10 +69,12 @@ class UserThreads:
             work: that a thread does.
 
         Raises:
-            BusyError: there is no room.
+            BusyError: there is no room, or the threads have ended.
         """
         future: Future[T] = Future()
         with self._lock:
+            if self._closed:
+                raise BusyError("the threads have ended (close)")
             if not self._room:
                 raise BusyError("as much work waits as may wait (waiting)")
             self._room -= 1
@@ -96,9 +107,21 @@ class UserThreads:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """Wait for what was given, and end the threads."""
+        """Wait for what was given, and end the threads; what is given from now on is refused."""
+        with self._lock:
+            self._closed = True
         self.settle()
         self._pool.shutdown()
+
+
+def _begin_all() -> None:
+    for threads in _USED:
+        threads._begin()
+
+
+_USED: weakref.WeakSet[UserThreads] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):  # threads do not outlive a fork, and a lock may be held by one of them
+    os.register_at_fork(after_in_child=_begin_all)
 
 
 class AsyncUsers:
@@ -197,8 +220,8 @@ class LearningWorker:
         """Learn from an event, later."""
         try:
             self._threads.submit(handle.identity, lambda: self._learn(agent, handle, event))
-        except BusyError:
-            _LOG.warning("event %d waits for catch_up: as many wait to be learnt from as may", event.id)
+        except BusyError as error:
+            _LOG.warning("event %d waits for catch_up: %s", event.id, error)
 
     def _learn(self, agent: MemoryAgent, handle: UserHandle, event: Event) -> None:
         for again in range(agent.learn_tries):

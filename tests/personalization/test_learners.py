@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from finegrained_rlhf.personalization import (
     CotEdit,
     Draft,
     ExploreThenExploit,
+    FaissIndex,
     HashedWords,
     IclEdit,
     ModelContexts,
@@ -36,7 +37,7 @@ from finegrained_rlhf.personalization.prompts import (
     fenced_data,
     filled,
 )
-from finegrained_rlhf.personalization.retrieval import nearest_rows
+from finegrained_rlhf.personalization.retrieval import ExactIndex, NoteIndex, nearest_rows
 from finegrained_rlhf.personalization.span_feedback import FIRST_EDIT, latest_edits
 from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
@@ -107,6 +108,15 @@ def test_delta_confirms_small_edits(memory: UserMemory, llm: ScriptedGenerator) 
     assert [note.body["preference"] for note in memory.user("ada").notes()] == ["as before", "d"]
 
 
+def test_several_edits_of_a_draft_are_one_round(memory: UserMemory, llm: ScriptedGenerator) -> None:
+    explorer, latest = ExploreThenExploit(memory, llm, rounds=2), Continual(memory, llm, last=2)
+    for edited in ("text a", "text b", "text c"):
+        explorer.observe_edit("ada", "x", Draft("one", "text"), edited)
+    assert explorer.respond("ada", "x").preference == "" and latest.respond("ada", "x").preference == "c"
+    explorer.observe_edit("ada", "x", Draft("two", "text"), "text d")
+    assert explorer.respond("ada", "x").preference == latest.respond("ada", "x").preference == "c d"
+
+
 def test_explore_then_exploit_infers_once(memory: UserMemory, llm: ScriptedGenerator) -> None:
     learner = ExploreThenExploit(memory, llm, rounds=2)
     for number in range(4):
@@ -157,9 +167,9 @@ def test_the_same_edit_twice_is_learnt_once(memory: UserMemory, llm: ScriptedGen
 def test_another_edit_of_a_draft_is_an_event_like_the_first(memory: UserMemory, llm: ScriptedGenerator) -> None:
     learner = Cipher(memory, llm, k=1)
     draft = learner.respond("ada", "x", key="k" * 256)
-    for _ in range(2):  # the second time all of it is a retry
-        costs = [learner.observe_edit("ada", "x", draft, edited).distance for edited in ("text", "text a b", "text a")]
-        assert costs == [0, 2, 1]  # all of the draft
+    for edited, cost in (("text", 0), ("text a b", 2), ("text a", 1)):
+        for _ in range(2):  # the second is a retry
+            assert learner.observe_edit("ada", "x", draft, edited).distance == cost  # all of the draft
     events = memory.user("ada").events()
     assert [event.body["edited"] for event in events] == ["text", "text a b", "text a"]
     assert all(event.body["draft"] == "text" and event.applied for event in events)
@@ -174,6 +184,66 @@ def test_another_edit_of_a_draft_is_an_event_like_the_first(memory: UserMemory, 
     with pytest.raises(RepeatedKeyError):
         learner.observe_edit("ada", "x", replace(draft, key="taken"), "text long")
     assert len(memory.user("ada").events()) == 4
+
+
+def test_an_edit_that_is_taken_back_is_no_retry(memory: UserMemory, llm: ScriptedGenerator) -> None:
+    learner = Cipher(memory, llm)
+    draft = learner.respond("ada", "x")
+    for edited in ("text a", "text b", "text a", "text a"):
+        learner.observe_edit("ada", "x", draft, edited)
+    events = memory.user("ada").events()
+    assert [event.body["edited"] for event in events] == ["text a", "text b", "text a"]
+    assert latest_edits(events)[draft.key].body["edited"] == "text a" and len(memory.user("ada").notes()) == 3
+
+
+def test_an_event_that_cannot_be_read_blocked_catch_up(memory: UserMemory, llm: ScriptedGenerator) -> None:
+    handle, whole = memory.user("ada"), {"context": "x", "draft": "text", "edited": "text a", "preference": ""}
+    for key, body in (("odd", {}), ("typed", {**whole, "edited": 3}), ("whole", whole)):
+        handle.record(key, "edit", body)
+    learner = Cipher(memory, llm, learn_tries=1)
+    assert learner.catch_up("ada") == 1 and [event.key for event in learner.set_aside("ada")] == ["odd", "typed"]
+    for agent in (learner, Continual(memory, llm), Cipher(memory, llm, encoder=HashedWords(64))):
+        assert agent.respond("ada", "x").preference == "a"
+    ExploreThenExploit(memory, llm, rounds=1).observe_edit("ada", "y", Draft("k", "text"), "text b")
+    assert ExploreThenExploit(memory, llm).respond("ada", "x").preference == "a"
+
+
+@pytest.mark.parametrize("kinds", [(Cipher, IclEdit), (IclEdit, Cipher), (CotEdit, Cipher)])
+def test_learners_of_two_kinds_could_not_share_a_memory(
+    memory: UserMemory, llm: ScriptedGenerator, kinds: tuple[type[Cipher], type[Cipher]]
+) -> None:
+    for key, kind in zip(("first", "second"), kinds, strict=True):
+        learner = kind(memory, llm, encoder=HashedWords(64 if key == "first" else 32))
+        draft = learner.respond("ada", "x", key=key)
+        assert draft.retrieved == ()
+        learner.observe_edit("ada", "x", draft, "text a")
+    assert kinds[1](memory, llm, encoder=HashedWords(32)).respond("ada", "x").retrieved == ("second",)
+    assert kinds[0](memory, llm, encoder=HashedWords(64)).respond("ada", "x").retrieved == ("first",)
+
+
+class Ones:
+    """Vectors that are all alike, by an encoder that refuses long texts."""
+
+    def __init__(self, identity: str, dimension: int, longest: int = 100) -> None:
+        self.identity, self.dimension, self.longest = identity, dimension, longest
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        if any(len(text) > self.longest for text in texts):
+            raise RefusedReplyError("too long")
+        return np.full((len(texts), self.dimension), self.dimension**-0.5, np.float32)
+
+
+@pytest.mark.parametrize("index", [ExactIndex, FaissIndex])
+def test_vectors_of_another_length_and_a_refused_context_blocked_the_user(
+    memory: UserMemory, llm: ScriptedGenerator, index: Callable[[], NoteIndex]
+) -> None:
+    for key in ("short", "long" * 10):
+        Cipher(memory, llm, encoder=Ones("e", 4)).observe_edit("ada", key, Draft(key, "text"), "text a")
+    assert len(Cipher(memory, llm, encoder=Ones("e", 8), index=index()).respond("ada", "x").retrieved) == 2
+    for _ in range(2):
+        learner = Cipher(memory, llm, encoder=Ones("f", 8, longest=20), index=index())
+        assert learner.respond("ada", "x").retrieved == ("short",)
+    assert len(memory.user("ada").notes()) == 2
 
 
 def test_an_edit_is_kept_when_the_language_model_fails(memory: UserMemory) -> None:

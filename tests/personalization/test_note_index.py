@@ -181,7 +181,7 @@ def test_a_learner_with_an_index_learns_and_forgets(tmp_path: Path) -> None:
     for context in ("trains", "bread", "bread and butter"):
         learner.observe_edit("ada", context, learner.respond("ada", context, key=context), SECRET)
     found = learner.respond("ada", "butter")
-    assert found.retrieved == ("bread and butter", "bread") and [place for place, _ in index._kept] == [
+    assert found.retrieved == ("bread and butter", "bread") and [place[0] for place in index._kept] == [
         memory.user("ada").identity
     ]
     assert learner.forget("ada") and not index._kept

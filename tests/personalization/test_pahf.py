@@ -15,7 +15,16 @@ import pytest
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.asking import TRIES
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import HashedWords, Pahf, UserMemory
+from finegrained_rlhf.personalization import (
+    Cipher,
+    Coreset,
+    Draft,
+    ExactConflicts,
+    HashedWords,
+    Pahf,
+    SourceDocument,
+    UserMemory,
+)
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
 from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
 from finegrained_rlhf.personalization.store.protocol import (
@@ -325,3 +334,25 @@ def test_no_note_of_another_is_in_a_prompt(memory: UserMemory) -> None:
 def test_no_note_of_another_is_in_a_prompt_in_ten_thousand_steps(memory: UserMemory) -> None:
     prompts, notes = interleaved(memory, 10_000, 2)
     assert prompts > 10_000 and notes > 4
+
+
+def test_a_blank_answer_ended_the_round(memory: UserMemory) -> None:
+    model = Model(decide={"decision": "ask", "question": "Hot?"})
+    action = pahf(memory, model).act("ada", DRINK, DRINKS, lambda question: " ", key="k")
+    assert (action.option, action.question) == ("cold tea", "Hot?") and memory.known("ada") is None
+    assert "answer" not in model.asked[-1][1] and model.steps() == ["decide", "choose"]
+
+
+def test_agents_of_other_kinds_could_not_share_a_memory(memory: UserMemory) -> None:
+    llm = ScriptedGenerator(lambda prompt: json.dumps({"preference": "short"}))
+    cipher, coreset = (
+        Cipher(memory, llm),
+        Coreset(memory, ScriptedGenerator(['{"answers": ["Rome"]}']), ExactConflicts()),
+    )
+    cipher.observe_edit("ada", DRINK, Draft("edit", "Some tea."), "Tea.")
+    agent = pahf(memory, Model())
+    action = agent.act("ada", DRINK, DRINKS)
+    assert agent.observe_feedback("ada", action, "Hot, please.") and action.retrieved == ()
+    assert cipher.respond("ada", DRINK).retrieved == ("edit",)
+    assert coreset.answer("ada", [SourceDocument("1", "Rome.", {"city": "Rome"})], "Where?").rests_on == ()
+    assert len(agent.act("ada", DRINK, DRINKS).retrieved) == 1

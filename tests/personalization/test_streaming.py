@@ -14,7 +14,7 @@ from streaming_toy import Endpoint, event
 from finegrained_rlhf.core.generation.outcomes import FailedReplyError, RefusedReplyError
 from finegrained_rlhf.core.generation.protocol import RolePrompt
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import Cipher, UserMemory
+from finegrained_rlhf.personalization import Cipher, CotEdit, Draft, IclEdit, UserMemory
 from finegrained_rlhf.personalization.prompts import filled
 
 
@@ -58,6 +58,24 @@ def test_a_stream_that_breaks_off_is_no_draft_and_is_not_begun_again(
 def test_a_generator_without_pieces_gives_the_whole_text_once(tmp_path: Path) -> None:
     pieces: list[str] = []
     learner = Cipher(UserMemory(str(tmp_path / "users.db")), ScriptedGenerator(lambda prompt: "a draft"))
+    assert learner.respond("ada", "a letter", on_text=pieces.append).text == "a draft" and pieces == ["a draft"]
+
+
+def test_a_second_draft_was_appended_to_one_that_broke_off(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.lines = [event("Dear ")]
+    pieces: list[str] = []
+    learner = IclEdit(UserMemory(str(tmp_path / "users.db")), endpoint.generator())
+    learner.observe_edit("ada", "a letter", Draft("k", "A draft."), "A letter.")
+    with pytest.raises(FailedReplyError):
+        learner.respond("ada", "a letter", on_text=pieces.append)
+    assert pieces == ["Dear "] and len(endpoint.bodies) == 1
+
+
+def test_cot_edit_showed_nothing(tmp_path: Path) -> None:
+    pieces: list[str] = []
+    reply = json.dumps({"preference": "short", "text": "a draft"})
+    learner = CotEdit(UserMemory(str(tmp_path / "users.db")), ScriptedGenerator(lambda prompt: reply))
+    learner.observe_edit("ada", "a letter", Draft("k", "A draft."), "A letter.")
     assert learner.respond("ada", "a letter", on_text=pieces.append).text == "a draft" and pieces == ["a draft"]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -311,3 +313,14 @@ def test_a_policy_of_ours(tmp_path: Path) -> None:
         LocalGenerator(tmp_path / "nothing").generate(prompt)
     with pytest.raises(ConfigError):
         LocalGenerator(policy, 0)
+
+
+def test_calls_of_threads_were_counted_as_one() -> None:
+    def slow(prompt: str) -> str:
+        time.sleep(0.01)
+        return prompt
+
+    meter = MeteredGenerator(ScriptedGenerator(slow))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(meter.generate, ["a b", ""] * 20))
+    assert meter.expense == Expense(40, 40, 40, odd=20)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
 
@@ -104,6 +104,8 @@ class Expense:
 class MeteredGenerator:
     """Counts the calls, tokens and odd replies of another generator. A call that fails is no call and has no tokens.
 
+    Threads may share it.
+
     Outside a `CachedGenerator` it counts what was asked, inside it what was paid for.
 
     Attributes:
@@ -113,22 +115,22 @@ class MeteredGenerator:
     def __init__(self, generator: TextGenerator) -> None:
         self._generator = generator
         self.expense = Expense()
+        self._lock = Lock()
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The other generator's text."""
-        so_far = self.expense
         try:
             made = generated(self._generator, prompt, schema)
         except ReplyError:
-            self.expense = replace(so_far, odd=so_far.odd + 1)
+            self._count(Expense(odd=1))
             raise
-        self.expense = Expense(
-            so_far.calls + 1,
-            so_far.tokens_in + made.tokens_in,
-            so_far.tokens_out + made.tokens_out,
-            so_far.odd + (not _usable(made.text, schema)),
-        )
+        self._count(Expense(1, made.tokens_in, made.tokens_out, int(not _usable(made.text, schema))))
         return made
+
+    def _count(self, more: Expense) -> None:
+        with self._lock:
+            so_far = vars(self.expense)
+            self.expense = Expense(**{name: so_far[name] + number for name, number in vars(more).items()})
 
     def clear(self, owner: AnswerOwner | None = None) -> None:
         """Let the other generator drop the answers that it keeps, or an owner's; what was counted stays."""

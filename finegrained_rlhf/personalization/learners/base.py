@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from finegrained_rlhf.core.checks import require_text
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text
 from finegrained_rlhf.core.generation.wrappers import AnswerOwner, asked_for, drop_kept_answers
 from finegrained_rlhf.personalization.prompts import LONGEST_TEXT, ask_for, ask_for_text
 from finegrained_rlhf.personalization.retrieval import ExactIndex, NoteIndex
-from finegrained_rlhf.personalization.span_feedback import EDIT, FIRST_EDIT, EditCost, Tokenise, edit_cost
+from finegrained_rlhf.personalization.span_feedback import EDIT, FIRST_EDIT, EditCost, Tokenise, edit_cost, latest_edits
 from finegrained_rlhf.personalization.store.protocol import (
     Event,
     MemoryLimitError,
@@ -32,11 +32,28 @@ from finegrained_rlhf.personalization.store.protocol import (
 TASK = 'Write a short text for a reader from what the field "context" says.'
 LEARN_TRIES = 3
 """How often an event is learnt from before it is set aside, unless an agent is told otherwise."""
-UNLEARNT = (ReplyError, MemoryLimitError)
+
+
+class UnlearntError(DataError):
+    """An event does not say what the agent learns from: another version of it wrote the event, or something else."""
+
+
+UNLEARNT = (ReplyError, MemoryLimitError, UnlearntError)
 """What says that one event cannot be learnt from now, and nothing of others."""
-_shown: ContextVar[Callable[[str], None] | None] = ContextVar("shown", default=None)
+_shown: ContextVar[_Shown | None] = ContextVar("shown", default=None)
 """Who is given the draft that is written now, piece by piece."""
 _TRIES = 20  # to write notes that other processes keep changing
+
+
+class _Shown:
+    """Hands on the pieces of a draft, and knows whether there was one."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text, self.begun = on_text, False
+
+    def __call__(self, piece: str) -> None:
+        self.begun |= bool(piece.strip())
+        self._on_text(piece)
 
 
 @dataclass(frozen=True)
@@ -190,6 +207,8 @@ class MemoryAgent(ABC):
 
         Raises:
             ReplyError: nothing can be derived from the event now.
+            UnlearntError: nor ever by this agent, since the event does not say what it reads.
+            ForgottenUserError: the user was forgotten: the language model is not asked any more.
             FineGrainedError: the language model is out of reach, or what follows is refused.
         """
         try:
@@ -200,15 +219,23 @@ class MemoryAgent(ABC):
 
     def _apply(self, handle: UserHandle, event: Event) -> None:
         for left in reversed(range(_TRIES)):
+            if handle.event(event.id).applied:  # by another process, or the same edit waited twice
+                return
             decisions = handle.decisions()
             try:
                 with asked_for(handle.answer_owner):
-                    changes = self._derive(handle, event)
+                    changes = self._read(handle, event)
                 handle.apply(event, changes, decisions)
                 return
             except NoteConflictError:
                 if not left:
                     raise
+
+    def _read(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        try:
+            return self._derive(handle, event)
+        except (KeyError, TypeError, AttributeError, DataError) as error:
+            raise UnlearntError(f"it cannot be read: {type(error).__name__}: {error}", record=event.key) from error
 
     def _ask(self, template: str, data: Mapping[str, Any]) -> str:
         return ask_for_text(self.llm, template, self.task, data, self._longest_text, on_text=_shown.get())
@@ -220,6 +247,14 @@ class MemoryAgent(ABC):
         require_text(text, name, empty=empty)
         if len(text) > self._longest_text:
             raise MemoryLimitError(f"{name}: {len(text)} characters, more than {self._longest_text} (longest_text)")
+
+
+def readable_edits(handle: UserHandle) -> list[Event]:
+    """The latest edit of each of the user's drafts, of those that say what was edited, in the order of the drafts."""
+    read = (
+        edit for edit in handle.events(EDIT) if {type(edit.body.get(name)) for name in ("draft", "edited")} == {str}
+    )
+    return list(latest_edits(read).values())
 
 
 class Learner(MemoryAgent):
@@ -275,7 +310,7 @@ class Learner(MemoryAgent):
         self._check("context", context)
         key = uuid.uuid4().hex if key is None else key
         handle = self.memory.reader(user)
-        shown = _shown.set(on_text)
+        shown = _shown.set(None if on_text is None else _Shown(on_text))
         try:
             with asked_for(handle.answer_owner):
                 return replace(self._draft(handle, context, key), owner=handle.owner)
@@ -287,8 +322,8 @@ class Learner(MemoryAgent):
 
         Another edited text of the same draft is an event like the first, under a key of its own, with notes of its own.
         It is compared with the draft too, not with the text before, so that each event says by itself what became of
-        the draft: a draft costs what its latest edit costs, never a sum over them. An earlier text that comes again is
-        taken for a retry.
+        the draft: a draft costs what its latest edit costs, never a sum over them. The same text
+        after another one is an edit, too: only what equals the latest edit is a retry.
 
         The edit is safe in the event log before anything is derived from it. When this raises, `catch_up` derives what
         is missing, or sets the edit aside where that fails too often.
@@ -317,15 +352,22 @@ class Learner(MemoryAgent):
         return self._cost(body)
 
     def _recorded(self, handle: UserHandle, draft: Draft, body: Mapping[str, Any]) -> Event:
-        """The event of an edit, the first or another one of its draft."""
+        """The event of an edit, the first or another one of its draft; a retry is what equals the latest."""
         used = {"notes": list(draft.retrieved)}
         try:
-            return handle.record(draft.key, EDIT, body, used)
+            event = handle.record(draft.key, EDIT, body, used)
         except RepeatedKeyError:
             first = next((event for event in handle.events() if event.key == draft.key), None)
             if first and (first.kind, {**first.body, "edited": body["edited"]}) != (EDIT, body):
                 raise
-        digest = hashlib.blake2b(f"{draft.key}\0{body['edited']}".encode(), digest_size=16).hexdigest()
+        else:
+            if handle.events(EDIT, last=1)[-1:] == [event]:
+                return event
+        edits = [edit for edit in handle.events(EDIT) if draft.key in (edit.key, (edit.used or {}).get(FIRST_EDIT))]
+        if edits and edits[-1].body == body:
+            return edits[-1]
+        again = f"{draft.key}\0{len(edits)}\0{body['edited']}"
+        digest = hashlib.blake2b(again.encode(), digest_size=16).hexdigest()
         return handle.record(f"{draft.key[:32]}/{digest}", EDIT, body, {**used, FIRST_EDIT: draft.key})
 
     @abstractmethod
@@ -341,6 +383,16 @@ class Learner(MemoryAgent):
         if not preference:
             return self._ask("write", {"context": context})
         return self._ask("write_preferred", {"context": context, "preference": preference})
+
+    def _has_shown(self) -> bool:
+        """Whether somebody was shown a piece of the draft that is written now."""
+        shown = _shown.get()
+        return shown is not None and shown.begun
+
+    def _show(self, text: str) -> None:
+        """Show a draft that did not come in pieces."""
+        if (shown := _shown.get()) is not None:
+            shown(text)
 
     def _infer(self, edits: Sequence[Mapping[str, Any]]) -> str:
         """The latent preference that explains edits (LPI, algorithm 1, line 11)."""

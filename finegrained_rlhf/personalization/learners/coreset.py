@@ -112,7 +112,7 @@ class Coreset(ConversationAgent):
     def _retrieve(self, handle: UserHandle, question: str) -> list[Note]:
         """The remarks that bear on a question, the oldest first."""
         k = sys.maxsize if self._k is None else self._k
-        near = nearest_encoded(self._index, handle, self._encoder, question, k, _texts, self._least)
+        near = nearest_encoded(self._index, handle, self._encoder, question, k, _texts, self._least, ("remark",))
         return sorted(near, key=lambda note: note.event)
 
     def _drop_answers(self, owner: AnswerOwner) -> None:

@@ -28,8 +28,9 @@ ANSWER, FEEDBACK = "answer", "feedback"
 FEEDBACK_SETTINGS = ("none", "pre", "post", "both")
 """Which feedback an agent uses; `none` has no memory either, and `both` is PAHF."""
 CHOICE_TASK = "You assist a user: you choose one option that they will like."
+_FIELDS = ("text",)
 Ask = Callable[[str], str]
-"""A user who can be asked: a question q_t in, an answer f_pre out."""
+"""A user who can be asked: a question q_t in, an answer f_pre out; a blank one is none."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ChosenAction:
         cues: what the notes say of the matter, distilled; empty for nothing.
         retrieved: keys of the notes that they rest on, the nearest first.
         question: q_t; empty where none was asked.
-        answer: f_pre; empty where none was asked.
+        answer: f_pre; blank where none was given.
         owner: whose it is, as for a `Draft`.
     """
 
@@ -147,7 +148,8 @@ class Pahf(MemoryAgent):
         answer = ""
         if question and ask is not None:
             answer = ask(question)
-            self._check("remark", answer)
+            self._check("remark", answer, empty=True)
+        if answer.strip():
             handle = self.memory.user(user, owner)
             owner = handle.owner
             says = {"instruction": task["instruction"], "question": question, "remark": answer}
@@ -190,7 +192,7 @@ class Pahf(MemoryAgent):
         if not (self._before or self._after):
             return []
         query = "\n".join([task["instruction"], *task["options"]])
-        return nearest_encoded(self._index, handle, self._encoder, query, self._k, _texts)
+        return nearest_encoded(self._index, handle, self._encoder, query, self._k, _texts, fields=_FIELDS)
 
     def _distil(self, task: dict[str, Any], notes: Sequence[Note]) -> str:
         """What of the notes bears on this round; empty for nothing. The notes themselves where that cannot be said."""
@@ -221,7 +223,7 @@ class Pahf(MemoryAgent):
 
     def _choose(self, task: dict[str, Any], cues: str, question: str, answer: str) -> int:
         """π_act(I_t, O_t, m_t, q_t, f_pre): the option's number, from 0."""
-        exchange = {"question": question, "answer": answer} if question else {}
+        exchange = {"question": question, "answer": answer} if answer.strip() else {}
         numbered = [f"{number}. {option}" for number, option in enumerate(task["options"], start=1)]
         data = {**task, "options": numbered, "cues": cues, **exchange}
         choice = Choice(tuple(str(number + 1) for number in range(len(numbered))))
@@ -240,7 +242,7 @@ class Pahf(MemoryAgent):
         summary = str(self._ask_for("summarise", event.body, self._texts("note"))["note"])
         if not summary:
             return []
-        near = nearest_encoded(self._index, handle, self._encoder, summary, self._k, _texts, self._similarity)
+        near = nearest_encoded(self._index, handle, self._encoder, summary, self._k, _texts, self._similarity, _FIELDS)
         return [self._integrate(event, summary, near)]
 
     def _integrate(self, event: Event, summary: str, near: Sequence[Note]) -> NoteChange:

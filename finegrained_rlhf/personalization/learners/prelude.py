@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text
-from finegrained_rlhf.personalization.learners.base import TASK, Draft, Learner
+from finegrained_rlhf.personalization.learners.base import TASK, Draft, Learner, readable_edits
 from finegrained_rlhf.personalization.retrieval import ContextEncoder, HashedWords, nearest_encoded, to_bytes
 from finegrained_rlhf.personalization.span_feedback import EDIT, Tokenise
 from finegrained_rlhf.personalization.store.protocol import (
@@ -43,6 +43,9 @@ class RetrievingLearner(Learner):
         ConfigError: k below 1.
     """
 
+    fields: ClassVar[tuple[str, ...]]
+    """Of a note's body, which it reads; notes of agents of other kinds are left alone."""
+
     def __init__(
         self,
         memory: MemoryStore,
@@ -58,7 +61,7 @@ class RetrievingLearner(Learner):
 
     def _retrieved(self, handle: UserHandle, context: str) -> list[Note]:
         """The user's k notes with the nearest contexts, the nearest first."""
-        return nearest_encoded(self._index, handle, self._encoder, context, self._k, _contexts)
+        return nearest_encoded(self._index, handle, self._encoder, context, self._k, _contexts, fields=self.fields)
 
     def _of_context(self, event: Event, **says: str) -> list[NoteChange]:
         """A note that is found by the context of an edit."""
@@ -68,7 +71,7 @@ class RetrievingLearner(Learner):
 
 def _contexts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
     """The contexts of the edits that notes are of, by whose keys they are known."""
-    contexts = {event.key: str(event.body["context"]) for event in handle.events(EDIT)}
+    contexts = {edit.key: str(edit.body["context"]) for edit in handle.events(EDIT) if "context" in edit.body}
     if not all(note.key in contexts for note in notes):
         raise ForgottenUserError("the user was forgotten while vectors were made anew")
     return [contexts[note.key] for note in notes]
@@ -76,6 +79,8 @@ def _contexts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
 
 class IclEdit(RetrievingLearner):
     """Writes after k edits of similar contexts, as they are; without them where nothing can be written after them."""
+
+    fields = ("draft", "edited")
 
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
         notes = self._retrieved(handle, context)
@@ -85,6 +90,8 @@ class IclEdit(RetrievingLearner):
         try:
             text, preference = self._after({"context": context, "examples": examples})
         except ReplyError:
+            if self._has_shown():
+                raise
             return Draft(key, self._write(context))
         return Draft(key, text, preference, tuple(note.key for note in notes))
 
@@ -102,6 +109,7 @@ class CotEdit(IclEdit):
     def _after(self, data: Mapping[str, Any]) -> tuple[str, str]:
         schema = ReplySchema({"preference": Text(self._longest_preference), "text": Text(self._longest_text)})
         reply = self._ask_for("chain", data, schema)
+        self._show(reply["text"])
         return reply["text"], reply["preference"]
 
 
@@ -119,6 +127,8 @@ class Cipher(RetrievingLearner):
     Raises:
         ConfigError: k below 1 or a negative δ.
     """
+
+    fields = ("preference",)
 
     def __init__(
         self,
@@ -217,7 +227,7 @@ class ExploreThenExploit(Learner):
         if note is not None and note.state in ("used", "held"):
             return []
         since = 0 if note is None else note.decided  # what somebody removed is explored anew
-        explored = [edit for edit in handle.events(EDIT) if edit.id > since][: self._rounds]
+        explored = [edit for edit in readable_edits(handle) if edit.id > since][: self._rounds]
         if len(explored) < self._rounds:
             return []
         preference = self._infer([edit.body for edit in explored])
@@ -248,7 +258,7 @@ class Continual(Learner):
         self._last = last
 
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
-        edits = handle.events(EDIT, last=self._last)
+        edits = readable_edits(handle)[-self._last :]
         try:
             preference = self._infer([edit.body for edit in edits]) if edits else ""
         except ReplyError:

@@ -368,6 +368,10 @@ class UserHandle(Protocol):
         """
         ...
 
+    def event(self, number: int) -> Event:
+        """The event of an id, as it is now; ForgottenUserError where this user has none."""
+        ...
+
     def pending(self) -> list[Event]:
         """Events that nothing was derived from yet, the oldest first, also those for which that failed."""
         ...
@@ -423,9 +427,6 @@ class MemoryStore(Protocol):
 
     def known(self, name: str) -> UserHandle | None:
         """The handle of a user who is there; None where there is none. Nothing is written.
-
-        Args:
-            name: as for `user`.
 
         Raises:
             DataError: a blank name, or no text.

@@ -185,6 +185,13 @@ class SqlHandle:
         )
         return [_event(row) for row in reversed(rows)]
 
+    def event(self, number: int) -> Event:
+        """One event, as `UserHandle.event` says."""
+        rows = self._database.read(f'SELECT {_EVENT} FROM events WHERE "user" = ? AND id = ?', (self.number, number))
+        if not rows:
+            raise ForgottenUserError("the event is not in this user's log")
+        return _event(rows[0])
+
     def pending(self) -> list[Event]:
         """Events that nothing was derived from yet, the oldest first, also those for which that failed."""
         statement = f'SELECT {_EVENT} FROM events WHERE "user" = ? AND applied <= 0 ORDER BY id'
