@@ -176,7 +176,7 @@ def test_when_the_same_reward_is_paid(tmp_path: Path, capsys: pytest.CaptureFixt
         samples(runs / f"{name}_dev.jsonl", dev, dev)
         samples(runs / f"{name}_test.jsonl", test, test)
     result = table.run()
-    assert result["chosen"] == {"outcome": {"lr": 1e-4, "beta": 0.02}}
+    assert result["best_points"] == {"outcome": {"lr": 1e-4, "beta": 0.02}} and result["chosen"] == "Nothing."
     rows = {row["system"]: row for row in result["rows"]}
     assert rows["outcome"]["facts/recalled"] == 0.0 and rows["sft"]["facts/recalled"] == 0.5
     assert [point["facts/recalled"] for point in result["points"]] == [0.0, 1.0]

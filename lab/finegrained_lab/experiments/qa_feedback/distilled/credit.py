@@ -106,7 +106,7 @@ class RealCreditTable(Results):
                 **self.made_by(),
                 "questions": {part: len(of) for part, of in sft.items()},
                 "sft_on_dev": _worth(means(sampled_systems({SFT: sft["dev"]}, COLUMNS)[SFT], COLUMNS)),
-                "chosen": {name: {key: point[key] for key in ("lr", "beta")} for name, point in chosen.items()},
+                "best_points": {name: {key: point[key] for key in ("lr", "beta")} for name, point in chosen.items()},
                 "rows": [{"system": name, **means(of, COLUMNS)} for name, of in (systems | trivial).items()],
                 "points": points,
                 "differences": [
@@ -138,9 +138,10 @@ class RealCreditTable(Results):
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The chosen points, their differences, the whole grid, and whether the judge counts."""
-        questions, chosen = result["questions"], result["chosen"]
+        questions, chosen = result["questions"], result["best_points"]
         points = "; ".join(f"`{name}` lr {of['lr']:g}, β {of['beta']:g}" for name, of in chosen.items())
         training = [f"training/{key}" for key in _TRAINING]
+        grid = [{**point, **{key: f"{point[key]:g}" for key in ("lr", "beta")}} for point in result["points"]]
         parts = [
             self.opening(result, self.title, self.about),
             f"{questions['test']} held-out questions. Chosen for each system by the share of gold facts less that of "
@@ -150,7 +151,7 @@ class RealCreditTable(Results):
             "## Differences, with 95% intervals over questions",
             differences_page(result["differences"], COLUMNS),
             "## Every point of the grid\n\n`dev`: what chose. `training/…`: means over a run's last ten steps.",
-            markdown_table(result["points"], ["system", "lr", "beta", "dev", *training, *COLUMNS]),
+            markdown_table(grid, ["system", "lr", "beta", "dev", *training, *COLUMNS]),
             gate_page(result["gate"]),
         ]
         return "\n\n".join(part.strip() for part in parts) + "\n"
