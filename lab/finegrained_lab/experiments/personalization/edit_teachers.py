@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,8 @@ from finegrained_rlhf.text.tables import cell, markdown_table
 PAIRS = ("dpo", "dpo_sft", "dpop", "dpo_spans", "dpo_shuffled")
 FIRST = ("rloo_true", "rloo_noted", "rloo_mass", "rloo_plain", "rloo_shuffled")
 REWARDED = (*FIRST, "rloo_true_3", "rloo_mass_3")
+SFT_RLOO = "sft_rloo"
+RUNS = ("rloo_true", *(f"rloo_true_{number}" for number in range(2, 7)))
 MASSES = ("mass_noted", "mass", "mass_plain", "mass_shuffled")
 SCORERS = {"exact": "ranked", **{name: "ranked_noted" if name == "mass_noted" else "ranked" for name in MASSES}}
 SETTINGS = ("used", "new", "foreign")
@@ -24,23 +26,63 @@ LIKELIHOODS = ("accuracy", "logprob/chosen", "logprob/rejected", "moved/chosen",
 
 
 @dataclass(frozen=True)
-class EditTeachersTable(CurvesTable):
+class TaughtWriterTable(CurvesTable):
     """A writer before it is trained on the edits of its drafts, and after, by the edits of readers it has never met."""
 
-    title: ClassVar[str] = "StyleWorld: edits as teachers, words changed and pairs"
     world: ClassVar[str] = "StyleWorld"
     stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
-    systems: ClassVar[tuple[str, ...]] = ("writer", "majority", "sft", *PAIRS, *REWARDED)
     baseline: ClassVar[str] = "writer"
     columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
-    runs: ClassVar[tuple[str, ...]] = (*MASSES, "sft", *PAIRS, *REWARDED)
-    curved: ClassVar[tuple[str, ...]] = FIRST
     validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
     caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
+    about: ClassVar[str]
+
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """What was written and edited, by the settings, and what is measured."""
+        settings = result["settings"]
+        return (
+            f"A tiny T5 that writes any style writes drafts of {settings['used']} contexts of five sources, and each "
+            "source's reader edits them into the style that they want. What is learnt from these edits is measured on "
+            f"{settings['new']} other contexts; of a context's sentences {settings['foreign']:.0%} are another's. "
+            "Greedy decoding. Reader and world are scripted, and one writer is shared by all seeds, as a pretrained "
+            "model would be: the table says what the way from edits to training is worth, and nothing about language. "
+            f"Columns as in [the first table](style_training.md). {self.about}"
+        )
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What the reader's edits cost."""
+        measures = read_json(root / "edits" / f"{system}.json")
+        return {"system": system, "seed": seed, **{name: measures[name] for name in self.columns}}
+
+    def exported(self, roots: Mapping[int, Path], runs: Sequence[str], column: str = "step") -> list[dict[str, Any]]:
+        """A column of the validation whose weights a run exported, by run and seed."""
+        return [
+            {
+                "system": run,
+                **{str(seed): exported_validation(RunDirectory(root / run))[column] for seed, root in roots.items()},
+            }
+            for run in runs
+        ]
+
+    def draw(self, result: Mapping[str, Any], path: Path) -> None:
+        """Cost and reward by step: mean and range over seeds."""
+        panels = []
+        for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
+            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
+            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
+        draw_lines(path, panels, x_label="training steps")
+
+
+@dataclass(frozen=True)
+class EditTeachersTable(TaughtWriterTable):
+    """Rewards that are learnt from edits, and pairs of a draft and what became of it."""
+
+    title: ClassVar[str] = "StyleWorld: edits as teachers, words changed and pairs"
+    systems: ClassVar[tuple[str, ...]] = ("writer", "majority", "sft", *PAIRS, *REWARDED)
+    runs: ClassVar[tuple[str, ...]] = (*MASSES, "sft", *PAIRS, *REWARDED)
+    curved: ClassVar[tuple[str, ...]] = FIRST
     about: ClassVar[str] = (
-        "Reader and world are scripted, and one writer is shared by all seeds, as a pretrained model would be: the "
-        "table says what the way from edits to training is worth, and nothing about language. Columns as in [the "
-        "table before](style_training.md). `sft`: the writer trained on the edited texts; `dpo`: on pairs of an "
+        "`sft`: the writer trained on the edited texts; `dpo`: on pairs of an "
         "edited text and its draft; `dpo_sft`: with an SFT term; `dpop`: DPO-Positive; `dpo_spans`: on the tokens "
         "alone in which the two differ; `dpo_shuffled`: on pairs that a coin turns. `rloo_true`: RLOO with minus "
         "the true cost as the reward; `rloo_mass`: with minus the words that a reward model expects to "
@@ -52,21 +94,6 @@ class EditTeachersTable(CurvesTable):
         "as many steps, each held by its KL to the policy that the one before exported."
     )
 
-    def introduction(self, result: Mapping[str, Any]) -> str:
-        """What was written and edited, by the settings, and what is measured."""
-        settings = result["settings"]
-        return (
-            f"A tiny T5 that writes any style writes drafts of {settings['used']} contexts of five sources, and each "
-            "source's reader edits them into the style that they want. What is learnt from these edits is measured on "
-            f"{settings['new']} other contexts; of a context's sentences {settings['foreign']:.0%} are another's. "
-            f"Greedy decoding. {self.about}"
-        )
-
-    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
-        """What the reader's edits cost."""
-        measures = read_json(root / "edits" / f"{system}.json")
-        return {"system": system, "seed": seed, **{name: measures[name] for name in self.columns}}
-
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows with their spread, how rewards rank drafts, likelihoods of pairs, and how training went."""
         ranked = [
@@ -75,15 +102,11 @@ class EditTeachersTable(CurvesTable):
             for seed, root in roots.items()
         ]
         pairs = [{"system": run, "seed": seed, **_last(root / run)} for run in PAIRS for seed, root in roots.items()]
-        exported = []
-        for run in (*PAIRS, *REWARDED):
-            steps = {str(seed): exported_validation(RunDirectory(root / run))["step"] for seed, root in roots.items()}
-            exported.append({"system": run, **steps})
         return {
             **super().measure(roots),
             "ranked": ranked,
             "pairs": pairs,
-            "exported": exported,
+            "exported": self.exported(roots, (*PAIRS, *REWARDED)),
             **self.training(roots),
         }
 
@@ -104,13 +127,41 @@ class EditTeachersTable(CurvesTable):
             ]
         )
 
-    def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Cost and reward by step: mean and range over seeds."""
-        panels = []
-        for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
-            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
-            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
-        draw_lines(path, panels, x_label="training steps")
+
+@dataclass(frozen=True)
+class EditTeachersLongerTable(TaughtWriterTable):
+    """RL with the true cost as the reward, run after run, and RL that begins with SFT on the edited texts."""
+
+    title: ClassVar[str] = "StyleWorld: how far RL comes with the true cost of edits"
+    systems: ClassVar[tuple[str, ...]] = ("writer", "majority", "sft", SFT_RLOO, *RUNS)
+    runs: ClassVar[tuple[str, ...]] = ("sft", SFT_RLOO, *RUNS)
+    curved: ClassVar[tuple[str, ...]] = (SFT_RLOO, *RUNS)
+    about: ClassVar[str] = (
+        "`sft`: the writer trained on the edited texts; `sft_rloo`: RLOO with minus the true cost as the reward, which "
+        "begins with it and is held to it; `rloo_true`: the same from the writer; `rloo_true_2` to `rloo_true_6`: "
+        "as many more runs of as many steps, each held by its KL to the policy that the one before exported."
+    )
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows with their spread, what was exported, and how training went."""
+        return {
+            **super().measure(roots),
+            "exported": self.exported(roots, self.curved),
+            "dev_cost": self.exported(roots, self.curved, "truth/cost"),
+            **self.training(roots),
+        }
+
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Spread, differences, every run; what was exported; minutes."""
+        return "\n\n".join(
+            [
+                super().body(result),
+                "## What was exported\n\nThe step that validations liked best, by the reward, by seed; 0 is what the "
+                f"run began with.\n\n{_table(result['exported'])}",
+                f"## The cost of its drafts of dev contexts\n\n{_table(result['dev_cost'])}",
+                self.longest(result),
+            ]
+        )
 
 
 def _last(directory: Path) -> dict[str, float]:
