@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from dense_toy import save_encoder
 
-from finegrained_lab.experiments.asking.citations import Question, judged
+from finegrained_lab.experiments.asking.citations import Question, _summary, judged
 from finegrained_lab.experiments.asking.dstc11 import Dstc11AskTable, question_of, write_folder
 from finegrained_lab.published.dialogues.dstc11_track import EntityMatcher, Label, TrackTurn, read_track
 from finegrained_rlhf.core.files import read_json
 
+PLACE, OTHER = ("hotel-1.md", (10, 20)), ("hotel-1.md", (20, 30))
 NAMES = {"1": "THE OLD MILL", "2": "TARN LODGE"}
 REVIEWS = {
     "1": {"0": {"0": "The pool is cold.", "1": "Breakfast was  great."}, "1": {"0": "The stairs creak."}},
@@ -49,7 +50,7 @@ def test_every_snippet_stands_at_its_place(data: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_counted_of_a_turn_by_hand() -> None:
-    question = Question("?", (("hotel-1.md", (10, 20)),))
+    question = Question("?", "one", (("hotel-1.md", (10, 20)),))
     touching, behind, other = ("hotel-1.md", (19, 30)), ("hotel-1.md", (20, 30)), ("hotel-2.md", (10, 20))
     found = judged(question, ("answer", touching, (touching, behind, other)))
     assert (found["first"], found["document"], found["cited"]) == (1, 1, 1)
@@ -58,6 +59,17 @@ def test_what_is_counted_of_a_turn_by_hand() -> None:
     assert (found["first"], found["document"], found["cited"], found["refused"]) == (0, 1, 0, 1)
     found = judged(question, ("clarification", other, (touching,)))
     assert (found["document"], found["cited"], found["citations"]) == (0, 0, 0)  # what is asked back cites nothing
+
+
+def test_turns_of_a_dialogue_are_drawn_together() -> None:
+    right, wrong = ("answer", PLACE, (PLACE,)), ("answer", OTHER, (OTHER,))
+    turns = [(Question("?", str(dialogue), (PLACE,)), right if dialogue % 2 else wrong) for dialogue in range(20)]
+    apart = _summary([judged(*one) for one in turns], [judged(question, wrong) for question, _ in turns])
+    turns = [(Question("?", str(number % 2), (PLACE,)), reply) for number, (_, reply) in enumerate(turns)]
+    whole = _summary([judged(*one) for one in turns], [judged(question, wrong) for question, _ in turns])
+    assert apart["first"][0] == apart["over"][0] == whole["first"][0] == whole["over"][0] == 0.5
+    assert apart["first"][1:] == apart["over"][1:] == pytest.approx([0.3, 0.7], abs=0.06)
+    assert whole["first"][1:] == whole["precise"][1:] == [0.0, 1.0]  # all of a dialogue is right, or nothing
 
 
 def test_a_question_is_asked_of_the_entity_that_was_named_last() -> None:

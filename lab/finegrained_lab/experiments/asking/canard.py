@@ -131,7 +131,7 @@ class CanardAskTable(CitationsTable):
     ) -> dict[str, list[Question]]:
         return {
             form: [
-                Question(turn.asked(form), (places[turn],) if turn in places else ())
+                Question(turn.asked(form), turn.dialogue, (places[turn],) if turn in places else ())
                 for turn in turns
                 if turn.dialogue in chosen and (turn in places or form == FORMS[-1])
             ]

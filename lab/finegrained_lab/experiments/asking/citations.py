@@ -48,8 +48,8 @@ def about_citations(documents: str, place: str, other: str, question: str) -> st
         "*refused*: the answer is that it is not in these documents, of turns that people answered from documents, and "
         f"of turns that they did not (`other`, {other}). Retrieval alone is the first sentence of an index of "
         f"sentences with their titles, by BM25, by MiniLM's cosine, or by both fused. {question} Weights and "
-        "thresholds are the shipped ones, of generated folders. In brackets 95% intervals over turns, as if those of "
-        "a dialogue were independent."
+        "thresholds are the shipped ones, of generated folders. In brackets 95% intervals over dialogues, whose turns "
+        "are drawn together."
     )
 
 
@@ -59,10 +59,12 @@ class Question:
 
     Attributes:
         text: the question.
+        dialogue: that it is a turn of.
         gold: where people answered it from; none where they did not.
     """
 
     text: str
+    dialogue: str
     gold: tuple[Place, ...] = ()
 
 
@@ -199,8 +201,8 @@ def _asked(answer: DocumentAnswer) -> Reply:
     return answer.type, best, tuple((one.file, (one.start, one.end)) for one in answer.citations)
 
 
-def judged(question: Question, reply: Reply) -> dict[str, float]:
-    """What is counted of a turn."""
+def judged(question: Question, reply: Reply) -> dict[str, Any]:
+    """What is counted of a turn, and its dialogue."""
 
     def right(place: Place) -> bool:
         file, (start, end) = place
@@ -210,6 +212,7 @@ def judged(question: Question, reply: Reply) -> dict[str, float]:
     cited = cited if kind == "answer" else ()
     hits = sum(map(right, cited))
     return {
+        "dialogue": question.dialogue,
         "answered": float(bool(question.gold)),
         "first": float(best is not None and right(best)),
         "document": float(best is not None and best[0] in {file for file, _ in question.gold}),
@@ -220,23 +223,28 @@ def judged(question: Question, reply: Reply) -> dict[str, float]:
     }
 
 
-def _summary(turns: Sequence[Mapping[str, float]], base: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Shares with their intervals; `over` with that of a difference."""
+def _summary(turns: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Shares with their intervals over dialogues; `over` with that of a difference."""
     seek, other = ([one for one in turns if one["answered"] == flag] for flag in (1.0, 0.0))
 
-    def column(rows: Sequence[Mapping[str, float]], name: str) -> list[float]:
-        return [row[name] for row in rows]
-
-    def share(rows: Sequence[Mapping[str, float]], part: str, of: str = "") -> list[float] | None:
-        parts, counts = column(rows, part), column(rows, of) if of else [1.0] * len(rows)
+    def share(rows: Sequence[Mapping[str, Any]], part: str, of: str = "") -> list[float] | None:
+        parts, counts = _by_dialogue(rows, part), _by_dialogue(rows, of)
         return [sum(parts) / sum(counts), *share_interval(parts, counts)] if sum(counts) else None
 
-    ones, theirs = [1.0] * len(seek), column([one for one in base if one["answered"]], "first")
-    ours = column(seek, "first")
-    over = [(sum(ours) - sum(theirs)) / len(seek), *difference_interval((ours, ones), (theirs, ones))]
+    ones, ours = _by_dialogue(seek, ""), _by_dialogue(seek, "first")
+    theirs = _by_dialogue([one for one in base if one["answered"]], "first")
+    over = [(sum(ours) - sum(theirs)) / sum(ones), *difference_interval((ours, ones), (theirs, ones))]
     shares = {name: share(seek, name) for name in ("first", "document", "cited")}
     precise, refused = share(seek, "right", "citations"), share(seek, "refused")
     return {**shares, "over": over, "precise": precise, "refused": refused, "refused_other": share(other, "refused")}
+
+
+def _by_dialogue(turns: Sequence[Mapping[str, Any]], column: str) -> list[float]:
+    """Sums of a column over the turns of each dialogue, in the order of their first ones; without one, their number."""
+    sums: dict[str, float] = {}
+    for turn in turns:
+        sums[turn["dialogue"]] = sums.get(turn["dialogue"], 0.0) + (turn[column] if column else 1.0)
+    return list(sums.values())
 
 
 def _timed(assistant: DocumentAssistant, questions: Sequence[str]) -> dict[str, float]:

@@ -67,7 +67,11 @@ class Dstc11AskTable(CitationsTable):
         places, matcher = write_folder(track, docs), EntityMatcher(track.names)
         asked = {
             query: [
-                Question(question_of(turn, matcher, query), tuple(places[one] for one in turn.label.snippets))
+                Question(
+                    question_of(turn, matcher, query),
+                    turn.turns[0],  # records of a dialogue begin alike
+                    tuple(places[one] for one in turn.label.snippets),
+                )
                 for turn in track.turns
                 if turn.label.target or query == QUERIES[-1]
             ]
