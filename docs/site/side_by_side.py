@@ -23,6 +23,7 @@ from finegrained_rlhf.text.tables import markdown_table
 ROOT = Path(__file__).resolve().parents[2]
 COMPARISONS, RESULTS = ROOT / "docs/site/side_by_side.yaml", ROOT / "docs/results"
 _KEYS = {"bed", "algorithm", "table", "systems", "column", "better", "grids", "settings", "judge", "flaw", "note"}
+_ONE_SEED = "–"
 _TUNED = "both tuned by the same budget"
 
 
@@ -49,13 +50,15 @@ def page_of(page: Mapping[str, Any], results: Path) -> str:
     rows = [row_of(row, page["arms"], results) for row in page["rows"]]
     counted = [row for row in rows if row[_TUNED].startswith("yes") and row["counts"] == "yes"]
     ahead = {arm: sum(row["better in every seed"] == arm for row in counted) for arm in page["arms"]}
+    single = sum(row["better in every seed"] == _ONE_SEED for row in counted)
     first, second = page["arms"]
     fair = f"None of the {len(rows)} rows counts and has both arms tuned by the same budget."
     if counted:
         fair = (
             f"Of the {len(rows)} rows {len(counted)} count and have both arms tuned by the same budget: in "
             f"{ahead[first]} of these {first} is better in every seed, in {ahead[second]} {second}, in "
-            f"{len(counted) - sum(ahead.values())} neither."
+            f"{len(counted) - sum(ahead.values()) - single} neither"
+            + (f"; {single} are of one seed and say nothing of others." if single else ".")
         )
     return (
         f"# {page['title']}\n\nWritten by `python docs/site/side_by_side.py` from the committed results files; do not "
@@ -79,13 +82,16 @@ def row_of(row: Mapping[str, Any], arms: Sequence[str], results: Path) -> dict[s
     if unknown := set(row) - _KEYS:
         raise DataError(f"unknown key {', '.join(sorted(unknown))}", record=row["bed"])
     result, (left, right), column = _table(row["table"], results), row["systems"], row["column"]
-    of = {system: [one for one in result["rows"] if one["system"] == system] for system in (left, right)}
+    rows = result["rows"]
+    if not any("seed" in one for one in rows):  # a table of one seed names it among its settings alone
+        rows = [{"seed": result["configuration"]["seed"], **one} for one in rows]
+    of = {system: [one for one in rows if one["system"] == system] for system in (left, right)}
     for system, found in of.items():
         if not found or any(one.get(column) is None for one in found):
             raise DataError(f"{row['table']} has no {column} of {system}", record=row["bed"])
-    claim = check_claims([Claim("", "", column, left, row["better"], right)], result["rows"])[0]
-    other = check_claims([Claim("", "", column, right, row["better"], left)], result["rows"])[0]
-    (gap,) = margins(result["rows"], left, right, [column])
+    claim = check_claims([Claim("", "", column, left, row["better"], right)], rows)[0]
+    other = check_claims([Claim("", "", column, right, row["better"], left)], rows)[0]
+    (gap,) = margins(rows, left, right, [column])
     seeds = claim["seeds"]
     every = {arms[0]: claim["holds_in"], arms[1]: other["holds_in"]}
     spread = f" ± {gap['error']:.3f}" if seeds > 1 else ""
@@ -99,7 +105,7 @@ def row_of(row: Mapping[str, Any], arms: Sequence[str], results: Path) -> dict[s
         f"{arms[0]} is better in": f"{claim['holds_in']} of {seeds}",
         "better in every seed": next((a for a, holds in every.items() if holds == seeds), "neither")
         if seeds > 1
-        else "–",
+        else _ONE_SEED,
         _TUNED: _tuned(row, results),
         "counts": _counts(result, row),
         "note": row.get("note", "–"),
@@ -117,7 +123,7 @@ def _tuned(row: Mapping[str, Any], results: Path) -> str:
     """Whether both arms' settings were chosen by as many runs; counted in the grids, or as the row says."""
     if "grids" not in row:
         return f"no: {row['settings']}"
-    tables = {name: _table(name, results)["rows"] for name in row["grids"]}
+    tables = {name: _table(name, results)["points" if name == row["table"] else "rows"] for name in row["grids"]}
     runs = [sum(one["system"] == system for of in tables.values() for one in of) for system in row["systems"]]
     links = ", ".join(f"[grid](results/{name}.md)" for name in tables)
     if runs[0] == runs[1] > 0:

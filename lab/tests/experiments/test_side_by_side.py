@@ -73,6 +73,20 @@ def test_equal_budgets_are_counted_in_the_grids(module: ModuleType, tmp_path: Pa
     assert "Of the 2 rows 1 count" in text and "in 1 of these dense is better in every seed, in 0 holistic" in text
 
 
+def test_a_table_of_one_seed_names_it_among_its_settings_and_says_nothing_of_others(
+    module: ModuleType, tmp_path: Path
+) -> None:
+    points = [{"system": system, "lr": lr} for system in "ab" for lr in (1e-4, 3e-4)]
+    rows = [{"system": "a", "x": 0.1}, {"system": "b", "x": 0.2}]
+    write_json(tmp_path / "w/table.json", {"rows": rows, "points": points, "configuration": {"seed": 7}})
+    tuned = {**{key: value for key, value in ROW.items() if key != "settings"}, "grids": ["w/table"]}
+    row = module.row_of(tuned, ARMS, tmp_path)
+    assert (row["dense is better in"], row["better in every seed"]) == ("1 of 1", "–")
+    assert row["both tuned by the same budget"].startswith("yes: 2 runs each")  # of the points of the table itself
+    text = module.page_of({"title": "T", "arms": ARMS, "about": "A.", "rows": [tuned]}, tmp_path)
+    assert "in 0 of these dense is better in every seed, in 0 holistic, in 0 neither; 1 are of one seed" in text
+
+
 def test_a_learned_judge_counts_where_it_passes(module: ModuleType, tmp_path: Path) -> None:
     judged = {**ROW, "judge": "learned model"}
     for more, counts in (

@@ -36,6 +36,7 @@ from finegrained_lab.published.dialogues.dstc11_track import (
     track_scores,
     write_labels,
 )
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.markers import InputFile, ModelName, OutputDirectory, Seed
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
@@ -61,6 +62,7 @@ class Dstc11TrackTable(Results):
         encoders: untrained sentence encoders, the cosine of each a row.
         directory: of the experiment; the models of a seed, where they were trained, are in `seed_N/` below it.
         seeds: that models were trained with.
+        earlier: a results file of this table whose rows of other seeds are taken over, where their models are gone.
     """
 
     title: ClassVar[str] = "DSTC11 track 5 as its task is: sets of snippets"
@@ -81,14 +83,16 @@ class Dstc11TrackTable(Results):
     encoders: Sequence[ModelName] = ()
     directory: str | None = None
     seeds: Sequence[Seed] = ()
+    earlier: InputFile | None = None
 
     def run(self) -> dict[str, Any]:
         """Measure, write each system's answers, results and page.
 
         Raises:
-            DataError: broken files.
+            DataError: broken files, or `earlier` has other rows of what is not trained.
             ModelError: there is no encoder.
         """
+        earlier = read_json(self.earlier) if self.earlier else None
         track = read_track(self.data)
         parts = {part: _asked(read_track(self.data, part)) for part in ("train", "dev", "test")}
         seen = {snippet for turn in parts.pop("train") for snippet in turn.label.snippets}
@@ -108,6 +112,9 @@ class Dstc11TrackTable(Results):
                 own = {"seed": seed, "share": rule.share, "most": rule.most, FIRST: first_right(scored)}
                 rows.append(_row(name, which, parts["test"], found, new) | own)
         rows += [_row(name, "labels", parts["test"], found, new) for name, found in _known(track, parts["test"])]
+        curves, taken_over = list(self._curves()), None
+        if earlier:
+            rows, curves, taken_over = self._with_rows_of(earlier, rows, curves)
         named = [matcher(turn.turns) == turn.label.entities for turn in parts["test"]]
         return self.write(
             {
@@ -117,9 +124,25 @@ class Dstc11TrackTable(Results):
                 "entities_matched": float(np.mean(named)),
                 "rows": rows,
                 "summary": _summary(rows),
-                "curves": list(self._curves()),
+                "curves": curves,
+                "taken_over": taken_over,
             }
         )
+
+    def _with_rows_of(
+        self, earlier: Mapping[str, Any], rows: list[dict[str, Any]], curves: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+        """Rows and curves with those of other seeds, in order, and where these came from."""
+        same = [[row for row in of if row.get("seed") is None] for of in (rows, earlier["rows"])]
+        if same[0] != same[1]:
+            raise DataError("earlier: what is not trained has other rows there, so its data or measures are others")
+        old = [row for row in earlier["rows"] if row.get("seed") not in (None, *self.seeds)]
+        first = rows[: next((i for i, row in enumerate(rows) if row["system"] in TRAINED), len(rows) - 2)]
+        trained = sorted([*old, *(r for r in rows if r["system"] in TRAINED)], key=_in_order)
+        untold = [row for row in earlier["curves"] if row["seed"] not in self.seeds]
+        seeds = sorted({row["seed"] for row in old})
+        origin = {"seeds": seeds, "commit": earlier["commit"]}
+        return [*first, *trained, *rows[-2:]], sorted([*untold, *curves], key=_in_order), origin
 
     def _systems(self) -> Iterator[tuple[str, int | None, Score]]:
         yield "bm25", None, by_words(Bm25Config(stemmer="none", stop_words="none"))
@@ -173,6 +196,9 @@ class Dstc11TrackTable(Results):
             f"match and F1, with entities and detection of their own, not compared with these): {published}.\n"
         )
         if result["summary"]:
+            if gone := result.get("taken_over"):
+                seeds = ", ".join(map(str, gone["seeds"]))
+                page += f"\nRows of seed {seeds} are those of this table as it was made at commit `{gone['commit']}`.\n"
             if len({row["seed"] for row in rows} - {None}) > 1:  # of one seed there is no spread to show
                 page += f"\n## Trained models, mean ± standard deviation over seeds\n\n{_spread(result['summary'])}"
             curve = ["system", "seed", "epoch", "step", "f1", "exact_match"]
@@ -196,6 +222,10 @@ def _row(
     named = float(np.mean([len(label.snippets) for label in found]))
     row = {"system": name, "entities": which, **{key: scores[key] for key in COLUMNS}, "snippets": named}
     return row | {NEW: of_new["selection_f1"] if new else None}
+
+
+def _in_order(row: Mapping[str, Any]) -> tuple[int, int]:
+    return TRAINED.index(row["system"]), row["seed"]
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

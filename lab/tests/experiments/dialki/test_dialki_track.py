@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from finegrained_lab.experiments.dialki.snippet_sets import Rule, by_dialki, cho
 from finegrained_lab.experiments.dialki.track import Dstc11TrackTable
 from finegrained_lab.published.dialogues.dstc11 import dstc11_part
 from finegrained_lab.published.dialogues.dstc11_track import Snippet, read_labels, read_track
-from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialki.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialogue.records import Turn
@@ -136,14 +138,29 @@ def test_an_encoder_learns_until_dev_stops_rising_and_has_a_row(
     ).run()
     best = max(row["f1"] for row in said)
     assert best > 0.8 and (len(said) == 12 or said[-4]["f1"] == best)
-    table = Dstc11TrackTable(
+    table_of = Dstc11TrackTable(
         str(tmp_path / "track.json"), "", chosen="On dev.", data=str(house), answers=str(tmp_path / "answers"),
         directory=str(tmp_path / "runs"), seeds=[0, 1],
-    ).run()  # fmt: skip
+    )  # fmt: skip
+    table = table_of.run()
     rows = {row["entities"]: row for row in table["rows"] if row["system"] == kind}
     assert rows["labels"]["seed"] == 0 and rows["labels"]["selection_f1"] > 0.75  # the best epoch's weights were kept
     assert {row["epoch"] for row in table["curves"]} == {row["epoch"] for row in said}
     assert f"{kind}, matched" in table["summary"] and (tmp_path / "answers" / f"{kind}_0_matched.json").is_file()
+
+    where.parent.rename(tmp_path / "runs" / "seed_1")  # the models of seed 0 are gone, its rows are not
+    other = replace(table_of, output=str(tmp_path / "both.json"), seeds=[1], earlier=str(tmp_path / "track.json"))
+    both = other.run()
+    assert [row["seed"] for row in both["rows"] if row["system"] == kind] == [0, 0, 1, 1]
+    assert [row for row in both["rows"] if row.get("seed") != 1] == table["rows"]
+    assert [row["seed"] for row in both["curves"]] == [0] * len(said) + [1] * len(said)
+    assert (
+        f"Rows of seed 0 are those of this table as it was made at commit `{table['commit']}`"
+        in (tmp_path / "both.md").read_text()
+    )
+    with pytest.raises(DataError, match="earlier: what is not trained has other rows"):
+        write_json(tmp_path / "track.json", {**table, "rows": table["rows"][1:]})
+        other.run()
     capsys.readouterr()
 
 
