@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crowd_toy import USERS, Crowd, named
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.asking import TRIES
@@ -37,10 +35,8 @@ from finegrained_rlhf.personalization.learners.conversation import (
 from finegrained_rlhf.personalization.learners.coreset import RandomWindow
 from finegrained_rlhf.personalization.prompts import UnreadableReplyError, fenced_data
 from finegrained_rlhf.personalization.store.protocol import (
-    ForgottenUserError,
     MemoryLimitError,
     RepeatedKeyError,
-    StoreError,
 )
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 
@@ -198,43 +194,33 @@ def test_answers_of_the_model_that_looks_for_conflicts_are_forgotten(memory: Use
 
 def interleaved(memory: UserMemory, steps: int, seed: int) -> int:
     """Agents of every kind answer, remember and forget the same few users in threads: how many prompts there were."""
-    own, chance, prompts = threading.local(), random.Random(seed), list[str]()
+    crowd, chance = Crowd(), random.Random(seed)
 
     def reply(prompt: str) -> str:
-        owners = set(re.findall(r"owner\d", prompt))
-        assert owners == {own.user}, (own.user, owners)
-        prompts.append(own.user)
-        if '{"conflict"' in prompt:
-            return json.dumps({"conflict": "no"})
-        return model(prompt)
+        crowd.heard(prompt)
+        return json.dumps({"conflict": "no"}) if '{"conflict"' in prompt else model(prompt)
 
     llm = ScriptedGenerator(reply)
     kinds = [InContext, FullMemory, Scratchpad, SummarisedMemory]
     agents = [*(kind(memory, llm) for kind in kinds), Coreset(memory, llm, ModelConflicts(llm))]
-    turns = [(f"owner{chance.randrange(4)}", chance.choice(agents), chance.random()) for _ in range(steps)]
+    turns = [(chance.choice(USERS), chance.choice(agents), chance.random()) for _ in range(steps)]
 
     def step(number: int) -> None:
         user, agent, what = turns[number]
-        own.user = user
+        crowd.turn_of(user)
+        if what < 0.1:
+            agent.forget(user)
+            return
         documents = [SourceDocument(f"{i}", f"{user} studied {i}.", {"major": f"{i}"}) for i in range(2)]
-        try:
-            if what < 0.1:
-                agent.forget(user)
-                return
-            found = agent.answer(user, documents, f"Where is {user}?", f"k{number}")
-            agent.observe_turn(user, found, FeedbackRemark(f"{user} studied {number % 2}.", "major", f"{number % 2}"))
-        except ForgottenUserError:
-            pass  # another thread was quicker
-        except StoreError as error:
-            assert "not yet overwritten" in str(error)
+        found = agent.answer(user, documents, f"Where is {user}?", f"k{number}")
+        agent.observe_turn(user, found, FeedbackRemark(f"{user} studied {number % 2}.", "major", f"{number % 2}"))
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(step, range(steps)))
-    for number in range(4):
-        handle = memory.reader(f"owner{number}")
+    crowd.interleave(steps, step)
+    for user in USERS:
+        handle = memory.reader(user)
         kept = json.dumps([[one.body for one in handle.notes(unused=True)], [one.body for one in handle.events()]])
-        assert set(re.findall(r"owner\d", kept)) <= {f"owner{number}"}
-    return len(prompts)
+        assert named(kept) <= {user}
+    return len(crowd)
 
 
 def test_no_remark_of_another_is_in_a_prompt(memory: UserMemory) -> None:

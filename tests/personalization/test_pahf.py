@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crowd_toy import USERS, Crowd, named
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.asking import TRIES
@@ -32,7 +30,6 @@ from finegrained_rlhf.personalization.store.protocol import (
     ForgottenUserError,
     MemoryLimitError,
     RepeatedKeyError,
-    StoreError,
 )
 
 DRINK, DRINKS = "Bring me a drink", ["cold tea", "hot tea"]
@@ -275,16 +272,13 @@ def test_what_is_refused(memory: UserMemory) -> None:
 
 def interleaved(memory: UserMemory, steps: int, seed: int) -> tuple[int, int]:
     """Threads ask, act, correct and forget for the same few users: how many prompts and how many notes there were."""
-    own, chance, prompts = threading.local(), random.Random(seed), list[str]()
+    crowd, chance = Crowd(), random.Random(seed)
 
     def reply(data: dict[str, Any]) -> dict[str, Any]:
-        user = own.user
-        owners = set(re.findall(r"owner\d", json.dumps(data)))
-        assert owners == {user}, (user, owners)
-        prompts.append(user)
-        text, number = f"{user} wants {len(prompts)}", len(prompts)
-        notes = len(data.get("notes", []))
-        merged = notes > 0 and number % 2 == 0
+        crowd.heard(json.dumps(data))
+        number = len(crowd)
+        (user,) = named(json.dumps(data))
+        text, merged = f"{user} wants {number}", bool(data.get("notes")) and number % 2 == 0
         return {
             **{"cues": text, "decision": ("ask", "act")[number % 2], "question": f"what does {user} like?"},
             **{"choice": str(1 + number % 2), "salient": "yes", "note": text},
@@ -296,33 +290,27 @@ def interleaved(memory: UserMemory, steps: int, seed: int) -> tuple[int, int]:
 
     model = ScriptedGenerator(lambda prompt: json.dumps(reply(fenced_data(prompt))))
     agents = [Pahf(memory, model, encoder=HashedWords(places), similarity=0.1) for places in (1024, 256)]
-    turns = [(f"owner{chance.randrange(4)}", chance.random()) for _ in range(steps)]
+    turns = [(chance.choice(USERS), chance.random()) for _ in range(steps)]
 
     def step(number: int) -> None:
         (user, what), agent = turns[number], agents[number % 2]
-        own.user = user
-        try:
-            if what < 0.03:
-                agent.forget(user)
-                return
-            action = agent.act(
-                user, f"{user} is thirsty", DRINKS, lambda question: f"{user} said {number}", key=f"k{number}"
-            )
-            if what < 0.5:
-                agent.observe_feedback(user, action, f"{user} wants something else")
-            if what > 0.95:
-                agent.catch_up(user)
-        except ForgottenUserError:
-            pass  # another thread was quicker
-        except StoreError as error:
-            assert "not yet overwritten" in str(error)
+        crowd.turn_of(user)
+        if what < 0.03:
+            agent.forget(user)
+            return
+        action = agent.act(
+            user, f"{user} is thirsty", DRINKS, lambda question: f"{user} said {number}", key=f"k{number}"
+        )
+        if what < 0.5:
+            agent.observe_feedback(user, action, f"{user} wants something else")
+        if what > 0.95:
+            agent.catch_up(user)
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(step, range(steps)))
-    held = {f"owner{number}": memory.reader(f"owner{number}").notes(unused=True) for number in range(4)}
+    crowd.interleave(steps, step)
+    held = {user: memory.reader(user).notes(unused=True) for user in USERS}
     for user, notes in held.items():
-        assert all(set(re.findall(r"owner\d", json.dumps(note.body))) <= {user} for note in notes)
-    return len(prompts), sum(map(len, held.values()))
+        assert all(named(json.dumps(note.body)) <= {user} for note in notes)
+    return len(crowd), sum(map(len, held.values()))
 
 
 def test_no_note_of_another_is_in_a_prompt(memory: UserMemory) -> None:

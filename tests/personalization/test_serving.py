@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crowd_toy import USERS, Crowd, named
 from numpy.typing import NDArray
 from stores import Store
 from user_memory_toy import SECRET
@@ -48,7 +48,7 @@ from finegrained_rlhf.personalization.store.protocol import (
 
 def writer(prompt: str) -> str:
     """A preference that names the owner whose words the prompt has."""
-    owners = sorted(set(re.findall(r"owner\d", prompt)))
+    owners = sorted(named(prompt))
     return json.dumps({"preference": f"likes {' '.join(owners)}"}) if "preference" in prompt else f"Text {owners}"
 
 
@@ -232,13 +232,7 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int, Counter[s
     Half of the agents have another encoder, and half of them learn by a worker. Returns how many prompts there were, in
     how many states notes are, and how often each thing was done.
     """
-    own, prompts, done = threading.local(), list[str](), Counter[str]()
-
-    def reply(prompt: str) -> str:
-        owners = set(re.findall(r"owner\d", prompt))
-        assert owners == {own.user}, (own.user, owners)
-        prompts.append(prompt)
-        return writer(prompt)
+    crowd, done = Crowd(), Counter[str]()
 
     class Remade(HashedWords):
         def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -248,13 +242,20 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int, Counter[s
     class Learns(Cipher):
         def learn(self, handle: UserHandle, event: Event) -> None:
             if threading.current_thread().name.startswith("users"):
-                own.user = event.body["context"].split()[0]
+                crowd.turn_of(event.body["context"].split()[0])
                 done["by the worker"] += 1
             super().learn(handle, event)
 
+    model = ScriptedGenerator(lambda prompt: writer(crowd.heard(prompt)))
     memories, worker = [store.open(), store.open()], LearningWorker(2, pause_s=0.0)
     agents = [
-        Learns(memory, ScriptedGenerator(reply), k=3, encoder=Remade(places), index=FaissIndex(users=2))
+        Learns(
+            memory,
+            ScriptedGenerator(lambda prompt: writer(crowd.heard(prompt))),
+            k=3,
+            encoder=Remade(places),
+            index=FaissIndex(users=2),
+        )
         for memory in memories
         for places in (1024, 256)
     ]
@@ -262,8 +263,8 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int, Counter[s
 
     def step(number: int) -> bool:
         chance = random.Random(seed * 1_000_003 + number)
-        user, agent = f"owner{chance.randrange(4)}", agents[number % 4]
-        own.user = user
+        user, agent = chance.choice(USERS), agents[number % 4]
+        crowd.turn_of(user)
         handle, context = agent.memory.reader(user), f"{user} writes about {chance.choice(('dogs', 'rain', 'law'))}"
         actions = ["list", "correct", "correct", "delete", "hold", "release", "expire", "import", "catch up"]
         action = chance.choice(["learn"] * 6 + actions)
@@ -278,7 +279,7 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int, Counter[s
                 agent.catch_up(user)
             elif action == "import":
                 data = agent.memory.export_user(user)
-                assert set(re.findall(r"owner\d", json.dumps(data))) == {user}
+                assert named(json.dumps(data)) == {user}
                 agent.forget(user)
                 agent.memory.import_user(data)
             else:
@@ -301,10 +302,10 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int, Counter[s
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(step, range(steps)))
     worker.close()
-    states = {note.state for number in range(4) for note in memories[0].reader(f"owner{number}").notes(unused=True)}
+    states = {note.state for user in USERS for note in memories[0].reader(user).notes(unused=True)}
     for memory in memories:
         memory.close()
-    return len(prompts), len(states), done
+    return len(crowd), len(states), done
 
 
 def test_no_note_is_in_the_prompt_of_another(tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture) -> None:
