@@ -249,13 +249,7 @@ def interleave(store: Store, steps: int, seed: int) -> tuple[int, int, Counter[s
     model = ScriptedGenerator(lambda prompt: writer(crowd.heard(prompt)))
     memories, worker = [store.open(), store.open()], LearningWorker(2, pause_s=0.0)
     agents = [
-        Learns(
-            memory,
-            ScriptedGenerator(lambda prompt: writer(crowd.heard(prompt))),
-            k=3,
-            encoder=Remade(places),
-            index=FaissIndex(users=2),
-        )
+        Learns(memory, model, k=3, encoder=Remade(places), index=FaissIndex(users=2))
         for memory in memories
         for places in (1024, 256)
     ]
