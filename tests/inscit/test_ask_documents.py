@@ -259,6 +259,25 @@ def test_an_open_index_outlives_an_update(tmp_path: Path, monkeypatch: pytest.Mo
         opened.source("a.md")
 
 
+def test_an_index_that_two_updates_overtook_while_it_was_opened_is_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, index = folder_of(tmp_path, a="The first fact.\n")
+    update_index(docs, index, CONFIG, progress=False)
+
+    def overtaken(path: Path) -> object:
+        record = json.loads(path.read_text())
+        monkeypatch.undo()
+        for number in ("second", "third"):
+            (docs / "a.md").write_text(f"The {number} fact, which is longer than {number}.\n")
+            update_index(docs, index, CONFIG, progress=False)
+        return record
+
+    monkeypatch.setattr("finegrained_rlhf.inscit.documents.folder.read_json", overtaken)
+    opened = DocumentIndex(index, CONFIG)
+    assert opened.source("a.md").startswith("The third fact") and list(opened.retrievers()) == ["bm25"]
+
+
 def test_other_settings_of_a_retriever_make_the_index_anew_and_a_stopped_run_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

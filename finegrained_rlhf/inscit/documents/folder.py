@@ -197,15 +197,26 @@ class DocumentIndex:
 
     def __init__(self, directory: str | Path, config: FolderConfig) -> None:
         self.directory, self.config = Path(directory), config
+        record = self._record()
+        while not self._read(record):
+            newer = self._record()
+            if newer == record:
+                raise DataError("is damaged; remove it", file=self._generation)
+            record = newer  # it was brought up to date twice since the record was read
+
+    def _record(self) -> dict[str, Any]:
         try:
             record = read_json(self.directory / RECORD)
         except DataError:
             raise DataError(f"holds no index of documents ({RECORD})", file=self.directory) from None
         if not isinstance(record, dict) or record.get("form") != _FORM:
             raise DataError("is an index of another version; finegrained ask makes it anew", file=self.directory)
+        return record
+
+    def _read(self, record: Mapping[str, Any]) -> bool:
+        """Read the passages that a record names; whether they are there and whole."""
         self._generation = self.directory / "passages" / _fingerprint(record, self.directory)
-        self._passages: dict[str, DocumentPassage] = {}
-        self._shas: dict[str, str] = {}
+        self._passages, self._shas = dict[str, DocumentPassage](), dict[str, str]()
         try:
             for row in _rows(self._generation / "passages.jsonl"):
                 spans, titles = tuple((start, end) for start, end in row["sentences"]), tuple(row["titles"])
@@ -213,7 +224,8 @@ class DocumentIndex:
                 self._passages[passage.id] = passage
                 self._shas[passage.file] = row["sha"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise DataError("is damaged; remove it", file=self._generation) from None
+            return False
+        return True
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -480,11 +492,7 @@ def _with_kept(
     made = dict(retrievers)
     for name, config in retrievers.items():
         encoder = getattr(config, "encoder", None)
-        if (
-            isinstance(encoder, EncoderConfig)
-            and encoder.path is not None
-            and not isinstance(encoder, KeptEncoderConfig)
-        ):
+        if type(encoder) is EncoderConfig and encoder.path is not None:
             kept = KeptEncoderConfig(**asdict(encoder), kept=str(directory / "documents.sqlite"))
             made[name] = replace(config, encoder=kept, progress=progress)  # type: ignore[type-var]
     return made
