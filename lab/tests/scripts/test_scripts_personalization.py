@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from remote_toy import FakeService
 from script_runs import run_script
 
-from finegrained_lab.experiments.personalization import EditTeachersTable, StyleTrainingTable
+from finegrained_lab.experiments.personalization import EditTeachersLongerTable, EditTeachersTable, StyleTrainingTable
 from finegrained_lab.worlds.pahf import ChoiceScript
-from finegrained_rlhf.core.files import read_json, write_json, write_jsonl, write_text
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from finegrained_rlhf.personalization import UserMemory
 from finegrained_rlhf.personalization.prompts import fenced_data
 
@@ -239,9 +240,13 @@ def test_edits_teach_as_words_changed_and_as_pairs(tmp_path: Path) -> None:
         "rl_steps": 2,
     }
     keys = {**{f"settings.{name}": value for name, value in settings.items()}, "settings.base": base}
+    kept = {
+        key: value for key, value in keys.items() if key.rpartition(".")[2] not in ("reward_model_steps", "pair_steps")
+    }
     for pipeline, own in (
         ("edit_teachers_writer", small),
         ("edit_teachers", {**keys, "seeds": "[5]", "collect": "null", "output_dir": f"{tmp_path}/run"}),
+        ("edit_teachers_longer", {**kept, "seeds": "[5]", "collect": "null", "output_dir": f"{tmp_path}/longer"}),
     ):
         own_keys = [f"{key}={value}" for key, value in own.items()]
         run = run_script("run_experiment", f"pipeline=personalization/{pipeline}", *own_keys)
@@ -253,3 +258,16 @@ def test_edits_teach_as_words_changed_and_as_pairs(tmp_path: Path) -> None:
     ranked = {row["reward"]: row for row in found["ranked"]}
     assert ranked["exact"]["over"] == pytest.approx(1.0) and ranked["exact"]["best_of"] <= ranked["mass"]["best_of"]
     assert all(row["logprob/chosen"] < 0 for row in found["pairs"]) and len(found["pairs"]) == 5
+
+    longer = EditTeachersLongerTable(
+        str(tmp_path / "l.json"), "a command", f"{tmp_path}/longer", [5], chosen="Nothing."
+    )
+    found = longer.run()
+    assert [row["system"] for row in found["rows"]] == list(EditTeachersLongerTable.systems)
+    rewards = [row["reward/total"] for row in read_jsonl(tmp_path / "longer/seed_5/sft_rloo/metrics.jsonl")]
+    assert found["training_cost"][0]["5"] == pytest.approx(-sum(rewards) / 2)
+    starts = [
+        yaml.safe_load((tmp_path / f"longer/seed_5/rloo_true_{n}/config.yaml").read_text())["policy"]["path"]
+        for n in (2, 6)
+    ]
+    assert [Path(start).name for start in starts] == ["rloo_true", "rloo_true_5"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ RUNS = ("rloo_true", *(f"rloo_true_{number}" for number in range(2, 7)))
 MASSES = ("mass_noted", "mass", "mass_plain", "mass_shuffled")
 SCORERS = {"exact": "ranked", **{name: "ranked_noted" if name == "mass_noted" else "ranked" for name in MASSES}}
 SETTINGS = ("used", "new", "foreign")
+LAST = 50
 LIKELIHOODS = ("accuracy", "logprob/chosen", "logprob/rejected", "moved/chosen", "moved/rejected")
 
 
@@ -148,6 +150,10 @@ class EditTeachersLongerTable(TaughtWriterTable):
             **super().measure(roots),
             "exported": self.exported(roots, self.curved),
             "dev_cost": self.exported(roots, self.curved, "truth/cost"),
+            "training_cost": [
+                {"system": run, **{str(seed): _cost_while_trained(root / run) for seed, root in roots.items()}}
+                for run in self.curved
+            ],
             **self.training(roots),
         }
 
@@ -159,9 +165,16 @@ class EditTeachersLongerTable(TaughtWriterTable):
                 "## What was exported\n\nThe step that validations liked best, by the reward, by seed; 0 is what the "
                 f"run began with.\n\n{_table(result['exported'])}",
                 f"## The cost of its drafts of dev contexts\n\n{_table(result['dev_cost'])}",
+                "## The cost of drafts of the contexts that it trains on\n\nSampled, mean over the last "
+                f"{LAST} steps.\n\n{_table(result['training_cost'])}",
                 self.longest(result),
             ]
         )
+
+
+def _cost_while_trained(directory: Path) -> float:
+    """What sampled drafts cost in the last steps of a run whose reward is minus the cost."""
+    return -statistics.fmean(row["reward/total"] for row in list(read_jsonl(RunDirectory(directory).metrics))[-LAST:])
 
 
 def _last(directory: Path) -> dict[str, float]:
