@@ -112,6 +112,7 @@ class CanardAskTable(CitationsTable):
         "the answer to the question",
         "of whose section people said that it has no answer, asked as rewritten alone; another section may have one",
         "The question is asked as it stands, behind the titles of article and section, or as people rewrote it.",
+        "dialogues, whose turns are drawn together",
     )
 
     data: InputFile

@@ -39,8 +39,10 @@ ASKED: Mapping[str, Judges] = {"ask, words": "words", "ask, MiniLM": "encoder", 
 _TIMED = 20  # turns whose parts are timed
 
 
-def about_citations(documents: str, place: str, other: str, question: str) -> str:
-    """What a page says of its columns: what a document is, a place of gold, `refused` of others, how is asked."""
+def about_citations(documents: str, place: str, other: str, question: str, drawn: str) -> str:
+    """What a page says of its columns: what a document is, a place of gold, `refused` of others, how is asked, and what
+    intervals are over.
+    """
     return (
         f"{documents} *First right*: the best sentence touches {place}; of `ask` whether it is answered or not. *Over "
         "both*: that less `both`'s, over the same turns. *Right document*: it is in the document of one. *Cited*: an "
@@ -48,8 +50,7 @@ def about_citations(documents: str, place: str, other: str, question: str) -> st
         "*refused*: the answer is that it is not in these documents, of turns that people answered from documents, and "
         f"of turns that they did not (`other`, {other}). Retrieval alone is the first sentence of an index of "
         f"sentences with their titles, by BM25, by MiniLM's cosine, or by both fused. {question} Weights and "
-        "thresholds are the shipped ones, of generated folders. In brackets 95% intervals over dialogues, whose turns "
-        "are drawn together."
+        f"thresholds are the shipped ones, of generated folders. In brackets 95% intervals over {drawn}."
     )
 
 

@@ -56,6 +56,7 @@ class Dstc11AskTable(CitationsTable):
         "not asked by their last turn alone",
         "The question is the last turn, or that behind the names of the entities that its dialogue named last, where "
         "it names none.",
+        "turns, as if those of a dialogue were independent",  # records do not say which dialogue they are of
     )
 
     data: InputFile
@@ -69,10 +70,10 @@ class Dstc11AskTable(CitationsTable):
             query: [
                 Question(
                     question_of(turn, matcher, query),
-                    turn.turns[0],  # records of a dialogue begin alike
+                    str(number),
                     tuple(places[one] for one in turn.label.snippets),
                 )
-                for turn in track.turns
+                for number, turn in enumerate(track.turns)
                 if turn.label.target or query == QUERIES[-1]
             ]
             for query in QUERIES
