@@ -61,6 +61,7 @@ class Processes:
         device: where this process computes.
         precision: "fp32" or "bf16".
         chosen: why that precision, where `ProcessConfig.precision` is "auto"; else empty.
+        emulated: whether this is a CPU without the bf16 that was asked for, which takes several times as long as fp32.
         sharding: see `ProcessConfig`.
         groups: how many groups of processes each hold what is in shards.
         fused: whether models are fused (`ProcessConfig.fused`).
@@ -79,6 +80,7 @@ class Processes:
     groups: int = 1
     precision: Precision
     chosen: str = ""
+    emulated: bool = False
 
     def __init__(self, config: ProcessConfig | None = None) -> None:
         if config is not None:
@@ -103,8 +105,10 @@ class Processes:
         launcher.end_with_launcher()
         self.device: torch.device = state.device
         self.sharding, self._timeout = config.sharding, config.timeout_s
+        best, why = best_precision(self.device, processor_flags())
+        self.emulated = config.precision == "bf16" != best and self.device.type == "cpu"
         if config.precision == "auto":
-            self.precision, self.chosen = best_precision(self.device, processor_flags())
+            self.precision, self.chosen = best, why
             if self.any(self.precision == "fp32") and self.precision == "bf16":
                 self.precision, self.chosen = "fp32", "another process has no bf16"
         else:
@@ -139,7 +143,9 @@ class Processes:
 
     @property
     def computed(self) -> str:
-        """The precision, with why it was chosen."""
+        """The precision, with why it was chosen, or that it is slow here."""
+        if self.emulated:
+            return f"{self.precision} (slow: this CPU has none; processes.precision=auto takes fp32)"
         return f"{self.precision} (auto: {self.chosen})" if self.chosen else self.precision
 
     @property

@@ -143,16 +143,15 @@ def test_only_what_the_run_uses_is_asked_for(
 
 
 def test_bf16_without_a_gpu(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_machine, "processor_flags", frozenset)
+    monkeypatch.setattr(processes, "processor_flags", frozenset)
     assert "processes.precision=fp32" in warned(diagnose(case("processes.precision=bf16"), "device")).mend
     assert [f.status for f in diagnose(case(), "device")] == ["pass"]
-    monkeypatch.setattr(doctor_machine, "processor_flags", lambda: frozenset({"avx2", "amx_bf16"}))
+    monkeypatch.setattr(processes, "processor_flags", lambda: frozenset({"avx2", "amx_bf16"}))
     assert [f.status for f in diagnose(case("processes.precision=bf16"), "device")] == ["pass"]
 
 
 def test_the_precision_that_auto_takes_is_said(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (processes, doctor_machine):
-        monkeypatch.setattr(module, "processor_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(processes, "processor_flags", lambda: frozenset({"avx512_bf16"}))
     (found,) = diagnose(case("processes.precision=auto"), "device")
     assert found.status == "pass" and found.measured.endswith("bf16 (auto: the processor has avx512_bf16)")
 

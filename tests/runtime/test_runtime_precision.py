@@ -59,7 +59,10 @@ def test_what_is_taken_is_computed_and_said(monkeypatch: pytest.MonkeyPatch) -> 
         assert here.precision == precision and f"{precision} (auto: " in here.description
         with here.autocast():
             assert layer(row).dtype == dtype
-    assert "auto" not in Processes(ProcessConfig(precision="bf16")).description
+    asked = ProcessConfig(precision="bf16")
+    assert ", bf16 (slow: this CPU has none; processes.precision=auto takes fp32)," in Processes(asked).description
+    has(monkeypatch, "amx_bf16")
+    assert ", bf16, sharding" in Processes(asked).description
 
 
 def test_all_processes_take_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from finegrained_rlhf.preflight.doctor.case import Case, Finding
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import device_bytes, plan_of
 from finegrained_rlhf.preflight.memory.report import USABLE, memory_verdict, peak
-from finegrained_rlhf.runtime.precision import best_precision, processor_flags
 from finegrained_rlhf.runtime.process_config import available_cores
 
 _PROJECT = "finegrained-rlhf"
@@ -102,8 +101,7 @@ def device(case: Case) -> Iterator[Finding]:
     if here.type != "cuda":
         what = f"CPU, {available_cores()} cores, {torch.get_num_threads()} threads, {processes.computed}"
         slow = "run the doctor on the machine of the run; processes.precision=fp32 is faster on this CPU, auto takes it"
-        emulated = processes.precision == "bf16" != best_precision(here, processor_flags())[0]
-        yield Finding("warn", f"{what}: no GPU", slow) if emulated else Finding("pass", what)
+        yield Finding("warn", f"{what}: no GPU", slow) if processes.emulated else Finding("pass", what)
         return
     name, count = torch.cuda.get_device_name(here), torch.cuda.device_count()
     kernels = ", ".join(attention_kernels())
