@@ -167,14 +167,18 @@ def read_json(path: str | Path) -> Any:
         lines = error.msg == "Extra data" and error.lineno > 1
         hint = "it looks like JSON Lines; expected one JSON document" if lines else "is the file truncated?"
         raise DataError(f"not valid JSON ({where}); {hint}", file=path) from None
-    except RecursionError:
-        raise DataError("not usable JSON: brackets are nested too deep", file=path) from None
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"not usable JSON: {_unusable(error)}", file=path) from None
+
+
+def _unusable(error: RecursionError | ValueError) -> str:
+    return "brackets are nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -199,8 +203,8 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
                 else "is the file truncated?"
             )
             raise DataError(f"not valid JSON ({error.msg}); {hint}", file=path, record=len(rows)) from None
-        except RecursionError:
-            raise DataError("not usable JSON: brackets are nested too deep", file=path, record=len(rows)) from None
+        except (RecursionError, ValueError) as error:
+            raise DataError(f"not usable JSON: {_unusable(error)}", file=path, record=len(rows)) from None
         if not isinstance(row, dict):
             raise DataError(f"expected a JSON object, got {type(row).__name__}", file=path, record=len(rows))
         rows.append(row)

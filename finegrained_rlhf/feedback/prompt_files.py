@@ -224,8 +224,9 @@ def read_prompt_file(path: DataName | Path) -> list[PromptInput]:
 
 
 def _is_no_example(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a conversation, or a text and nothing else, and so no record of QA-FEEDBACK."""
-    return bool({"messages", "prompt"} & row.keys()) or ("text" in row and row.keys() <= _PLAIN_KEYS)
+    """Whether a row is no record of QA-FEEDBACK: a conversation, a text alone, a question with passages and no text."""
+    asked = {"question", "passages"} <= row.keys() and "text" not in row
+    return asked or bool({"messages", "prompt"} & row.keys()) or ("text" in row and row.keys() <= _PLAIN_KEYS)
 
 
 def _beginning(path: str | Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.generation.outcomes import FailedReplyError
 from finegrained_rlhf.core.generation.protocol import Generation
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.core.markers import ModelName
@@ -244,7 +245,8 @@ class LocalGenerator:
         Where the schema is one choice, the answer is the JSON object with the value that makes it most probable.
 
         Raises:
-            DataError: the prompt is empty or too long.
+            DataError: the prompt is empty.
+            FailedReplyError: it is too long.
             ModelError: there is no policy, or it cannot be read.
         """
         if not isinstance(self._policy, PolicyGenerator):
@@ -253,7 +255,10 @@ class LocalGenerator:
         if not prompt.strip():
             raise DataError("the prompt is empty")
         items = [PromptInput(text_ids([prompt])[0], prompt)]
-        prompts = prompts_for(policy.policy, items, self._max_prompt_tokens, "refuse", PromptConfig())
+        try:
+            prompts = prompts_for(policy.policy, items, self._max_prompt_tokens, "refuse", PromptConfig())
+        except DataError as error:  # the model is asked about others
+            raise FailedReplyError(error.problem.partition(" (")[0]) from None
         if schema is not None and (choice := schema.only_choice()) is not None:
             name, field = choice
             answers = [json.dumps({name: value}, ensure_ascii=False) for value in field.values]

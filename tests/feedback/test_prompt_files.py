@@ -63,6 +63,14 @@ def test_texts_and_conversations_in_json(tmp_path: Path, name: str, write: Calla
     assert PromptSource(str(tmp_path / name)).files == {"path": tmp_path / name}
 
 
+def test_questions_with_passages_in_an_array_are_prompts(tmp_path: Path) -> None:
+    rows = [{"question": "Late?", "passages": [{"wikipage": "Shipping", "content": "Three days."}]}]
+    write_json(tmp_path / "rows.json", rows)
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    (read,) = read_prompt_file(tmp_path / "rows.json")
+    assert [read] == read_prompt_file(tmp_path / "rows.jsonl") and read.metadata["question"] == "Late?"
+
+
 def test_passages_beside_messages_are_read_and_none_are_made_up(tmp_path: Path) -> None:
     rows = [{"messages": talk("who ran"), "passages": given} for given in ([["Dog", "The dog ran."]], [])]
     write_jsonl(tmp_path / "rows.jsonl", [*rows, {"messages": talk("who ran")}])

@@ -228,6 +228,45 @@ def test_an_answer_that_asking_again_does_not_change_is_an_error_at_once(answer:
         assert len(service.requests) == 1 and "a user wrote" not in str(raised.value)
 
 
+def test_a_reply_that_cannot_be_used_is_paid_for() -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 20}
+    for answer in (chat(finish="length", usage=usage), chat(None, usage=usage)):
+        with FakeService(lambda body, answer=answer: answer) as service:  # type: ignore[misc]
+            meter = MeteredGenerator(endpoint(service))
+            with pytest.raises(ReplyError):
+                meter.generate("x")
+            assert meter.expense == Expense(calls=1, tokens_in=100, tokens_out=20, odd=1)
+
+
+def test_a_text_in_parts_is_a_text_and_impossible_counts_are_not_believed() -> None:
+    parts = [{"type": "text", "text": "hello "}, {"type": "text", "text": "there"}]
+    with FakeService(lambda body: chat(parts, usage={"prompt_tokens": 1e200, "completion_tokens": 2})) as service:
+        assert endpoint(service).generate("say it now") == Generation("hello there", 3, 2)
+    with FakeService(lambda body: chat([{"type": "image"}, *parts])) as service, pytest.raises(RefusedReplyError):
+        endpoint(service).generate("x")
+
+
+def test_half_a_character_is_odd_and_not_kept(tmp_path: Path) -> None:
+    meter = MeteredGenerator(ScriptedGenerator(["half \ud83d", "whole"]))
+    kept = CachedGenerator(meter, AnswerCache(tmp_path / "answers.sqlite", "m"))
+    assert [kept.generate("x").text for _ in range(3)] == ["half \ud83d", "whole", "whole"]
+    assert meter.expense.odd == 1 and meter.expense.calls == 2
+
+
+def test_a_prompt_that_is_never_answered_in_time_fails_alone() -> None:
+    def slow(body: dict[str, Any]) -> Any:
+        if "slow" in body["messages"][-1]["content"]:
+            time.sleep(0.3)
+        return chat()
+
+    with FakeService(slow) as service:
+        model = EndpointGenerator(RemoteConfig(service.url, backoff_s=0.01, budget_s=30.0, timeout_s=0.1), "m")
+        assert model.generate("fast").text == "hello there"
+        with pytest.raises(FailedReplyError, match="given up after 5 tries"):
+            model.generate("slow")
+        assert model.generate("fast again").text == "hello there"
+
+
 def test_a_schema_is_sent_where_there_is_one_and_a_system_message() -> None:
     schema = ReplySchema({"choice": Choice(("1", "2"))}, name="pick")
     with FakeService(lambda body: chat('{"choice": "2"}')) as service:
@@ -306,8 +345,11 @@ def test_a_policy_of_ours(tmp_path: Path) -> None:
     assert LocalGenerator(policy, max_new_tokens=8).generate(prompt) == made
     chosen = ask(LocalGenerator(policy), prompt, ReplySchema({"color": Choice(tuple(values))}))
     assert chosen.tries == 1 and chosen.value["color"] == _most_likely(policy, prompt, values)
-    for text, error in ((" ", "empty"), ("the color " * 40, "tokens")):
-        with pytest.raises(DataError, match=error):
+    for text, kind, error in (
+        (" ", DataError, "empty"),
+        ("the color " * 40, FailedReplyError, "tokens, the limit is 16$"),
+    ):
+        with pytest.raises(kind, match=error):
             LocalGenerator(policy, 8, max_prompt_tokens=16).generate(text)
     with pytest.raises(ModelError):
         LocalGenerator(tmp_path / "nothing").generate(prompt)

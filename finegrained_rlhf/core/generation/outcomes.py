@@ -30,6 +30,9 @@ class ReplyError(FineGrainedError):
     Args:
         problem: what is wrong, in a sentence.
         reply: of the language model, where there is one.
+
+    Attributes:
+        paid: tokens of the prompt and of the reply, where the service says them: such a reply is paid for, too.
     """
 
     outcome = Outcome.FAILED
@@ -37,6 +40,7 @@ class ReplyError(FineGrainedError):
     def __init__(self, problem: str, reply: str = "") -> None:
         super().__init__(problem)
         self.reply = reply
+        self.paid: tuple[int, int] | None = None
 
 
 class UnreadableReplyError(ReplyError):

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.checks import require_text
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, generated, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
@@ -102,7 +103,9 @@ class Expense:
 
 
 class MeteredGenerator:
-    """Counts the calls, tokens and odd replies of another generator. A call that fails is no call and has no tokens.
+    """Counts the calls, tokens and odd replies of another generator.
+
+    A call that fails is one where its service says what it cost (`ReplyError.paid`), else it is none and has no tokens.
 
     Threads may share it.
 
@@ -121,8 +124,8 @@ class MeteredGenerator:
         """The other generator's text."""
         try:
             made = generated(self._generator, prompt, schema)
-        except ReplyError:
-            self._count(Expense(odd=1))
+        except ReplyError as error:
+            self._count(Expense(odd=1) if error.paid is None else Expense(1, *error.paid, odd=1))
             raise
         self._count(Expense(1, made.tokens_in, made.tokens_out, int(not _usable(made.text, schema))))
         return made
@@ -243,7 +246,13 @@ class CachedGenerator:
 
 
 def _usable(text: str, schema: ReplySchema | None) -> bool:
-    return bool(text.strip()) if schema is None else schema.reads(text)
+    if schema is not None:
+        return schema.reads(text)
+    try:
+        require_text(text, "reply")
+    except DataError:  # it is blank, or no text
+        return False
+    return True
 
 
 def drop_kept_answers(generator: object, owner: AnswerOwner | None = None) -> None:

@@ -112,7 +112,7 @@ class AnswerCache:
             self._file.execute(
                 "INSERT OR IGNORE INTO answers (source, question, answer, owner, epoch) SELECT ?, ?, ?, ?, ? "
                 "WHERE NOT EXISTS (SELECT 1 FROM epochs WHERE place = ? AND epoch > ?)",
-                (self._source, _digest(question), json.dumps(answer, ensure_ascii=False), name, epoch, place, epoch),
+                (self._source, _digest(question), json.dumps(answer), name, epoch, place, epoch),
             )
         except sqlite3.Error as error:
             raise DataError(f"an answer cannot be kept: {error}", file=self.path) from None

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 ResponseFormat = Literal["json_schema", "json_object"]
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 _FILTERED = ("content_filter", "content_policy", "content management policy", "responsibleai", "moderation", "safety")
+_MOST_TOKENS = 10**9  # what says more of one answer counts nothing
 _NO_FORMAT = ("response_format", "json_schema", "json_object", "structured output", "guided_json")
 
 
@@ -196,12 +197,23 @@ class EndpointGenerator:
 
     def _read(self, answer: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         """The text of an answer and what it says of tokens."""
+        usage = answer.get("usage")
+        usage = usage if isinstance(usage, dict) else {}
+        try:
+            return self._text(answer), usage
+        except ReplyError as error:
+            tokens = [_reported(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")]
+            if tokens[0] is not None and tokens[1] is not None:
+                error.paid = tokens[0], tokens[1]
+            raise
+
+    def _text(self, answer: Mapping[str, Any]) -> str:
         choices = answer.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         finished, message = choice.get("finish_reason"), choice.get("message")
         if not isinstance(message, dict):
             raise UnintelligibleAnswer("an answer without a message")
-        content = message.get("content")
+        content = _joined(message.get("content"))
         if finished == "length":
             raise UnreadableReplyError(f"an answer that {self._limit} cut off ('length')", str(content or ""))
         if finished not in ("stop", None) or message.get("refusal"):
@@ -209,8 +221,7 @@ class EndpointGenerator:
             raise RefusedReplyError(f"an answer that {ended}", str(message.get("refusal") or content or ""))
         if not isinstance(content, str):
             raise RefusedReplyError("an answer without a text")
-        usage = answer.get("usage")
-        return content, usage if isinstance(usage, dict) else {}
+        return content
 
     def _counted(self, prompt: str, content: str, usage: Mapping[str, Any]) -> Generation:
         prompt_text = prompt if self._system is None else f"{self._system} {prompt}"
@@ -223,5 +234,17 @@ def _says(answer: str, words: Sequence[str]) -> bool:
     return any(word in answer.lower() for word in words)
 
 
+def _joined(content: Any) -> Any:
+    """The text of an answer in parts, if all of them are texts; anything else as it is."""
+    parts = content if isinstance(content, list) else []
+    texts = [one["text"] for one in parts if isinstance(one, dict) and isinstance(one.get("text"), str)]
+    return "".join(texts) if texts and len(texts) == len(parts) else content
+
+
+def _reported(tokens: Any) -> int | None:
+    return int(tokens) if is_number(tokens) and 0 <= tokens <= _MOST_TOKENS else None
+
+
 def _count(reported: Any, text: str) -> int:
-    return int(reported) if is_number(reported) and reported >= 0 else len(words_and_marks(text))
+    tokens = _reported(reported)
+    return len(words_and_marks(text)) if tokens is None else tokens

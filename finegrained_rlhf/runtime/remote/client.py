@@ -33,6 +33,7 @@ _JSON = {"Content-Type": "application/json"}
 _OF_THE_SERVICE = frozenset({401, 403, 404, 405})
 """Refusals that every request would get."""
 _TRIES_OF_AN_ITEM = 5
+_NOT_IN_TIME = "no answer in time"
 """How often a service that answers others may fail at one request before that request is set aside."""
 _WARNS_EVERY_S = 30.0
 """Seconds from one line that says that a service is waited for to the next."""
@@ -301,7 +302,7 @@ class RemoteClient:
                 if status not in BUSY:
                     self._refused(status, reason, answer, content)
             tries += 1
-            at_it += status == 500 or 200 <= status < 300
+            at_it += status == 500 or 200 <= status < 300 or answer == _NOT_IN_TIME
             seconds = wait_before(tries, self.config.backoff_s, self.config.longest_wait_s, retry_after_s)
             if retry_after_s is not None:
                 self._bucket.close(seconds)
@@ -335,7 +336,7 @@ class RemoteClient:
             if given:
                 raise FailedReplyError("an answer that broke off", "".join(given)) from None
             if isinstance(error, TimeoutError | httpx.TimeoutException):
-                return 0, "no answer in time", None
+                return 0, _NOT_IN_TIME, None
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise ConfigError(f"{self.config.url}: its certificate is not trusted ({error})") from None
             return 0, str(error) or type(error).__name__, None

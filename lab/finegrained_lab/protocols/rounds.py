@@ -16,6 +16,8 @@ from finegrained_rlhf.personalization.store.protocol import MemoryLimitError
 
 FAILURES = 0.2
 """The share of the latest 500 rounds that may go unanswered, unless a run is told otherwise."""
+RESULTS = ("summary.json", "curves.svg", "users.svg")
+"""What a run writes at its end."""
 _MODELS = "the language models of agent and user"
 
 
@@ -74,7 +76,8 @@ class RoundLog(Generic[Played]):
     """The rounds of a run, each in the file before the next one begins.
 
     Args:
-        path: FILE, which begins anew.
+        path: FILE, which begins anew. Where a run ended here, its file and `RESULTS` are `NAME.before` until this one
+            ends.
         failures: the share of rounds that may go unanswered; more, and more than chance allows, end the run.
         forecast: is told of each round.
 
@@ -85,14 +88,22 @@ class RoundLog(Generic[Played]):
     def __init__(self, path: Path, failures: float, forecast: Forecast) -> None:
         self._counts, self._forecast = OutcomeCounts(failures), forecast
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._before = [path.with_name(name) for name in (path.name, *RESULTS)]
+        if path.with_name(RESULTS[0]).exists():
+            for file in self._before:
+                if file.exists():
+                    file.replace(file.with_name(f"{file.name}.before"))
         self._lines = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `__exit__`)
         self.rounds: list[Played] = []
 
     def __enter__(self) -> RoundLog[Played]:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         self._lines.close()
+        if kind is None:
+            for file in self._before:
+                file.with_name(f"{file.name}.before").unlink(missing_ok=True)
 
     def keep(self, one: Played) -> None:
         """Keep and write a round for which no language model was asked."""

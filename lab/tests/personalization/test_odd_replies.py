@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from odd_replies import FORMS, NoGenerator, OddGenerator
 
-from finegrained_lab.protocols import RunCoreset, RunPahf, RunPrelude, ScriptedUser
+from finegrained_lab.protocols import ModelUser, RunCoreset, RunPahf, RunPrelude, ScriptedUser
 from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
 from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.core.generation.outcomes import FailureBudgetError, RefusedReplyError
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.personalization.prompts import fenced_data
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +176,81 @@ def test_what_could_not_be_learnt_from_is_caught_up(worlds: Path, tmp_path: Path
     assert failed and own["not_learnt"] == 0 == own["unanswered"] and own["odd"] >= 3 * len(failed)
     assert own["calls"] > sum(one["calls"] for one in read_jsonl(tmp_path / "rounds.jsonl"))  # the catching up, too
     assert own["phase2"]["success"][0] > 0.7
+
+
+def test_a_question_that_was_put_counts_though_the_round_went_unanswered(worlds: Path, tmp_path: Path) -> None:
+    class NeverActs(ChoiceScript):
+        def generate(self, prompt: str, schema: Any = None) -> Any:
+            if schema is not None and '"choice"' in schema.form():
+                raise RefusedReplyError("an answer that ended by 'content_filter'")
+            return super().generate(prompt, schema)
+
+    user, heard = ScriptedUser(terse=0.0), list[str]()
+
+    class Heard(ScriptedUser):
+        def answer(self, scene: Any, question: str, phase: int) -> str:
+            heard.append(question)
+            return user.answer(scene, question, phase)
+
+    pahf(worlds, tmp_path, NeverActs(overreach=0.0), user=Heard(terse=0.0), feedback=["both"], failures=1.0).run()
+    rounds = read_jsonl(tmp_path / "rounds.jsonl")
+    assert sum(one["asked"] for one in rounds) == len(heard) > 0
+    assert any(one["unanswered"] and one["asked"] for one in rounds)
+
+
+def test_results_of_a_run_that_ended_do_not_stand_beside_the_rounds_of_another(worlds: Path, tmp_path: Path) -> None:
+    coreset(worlds, tmp_path, BioScript()).run()
+    assert (tmp_path / "summary.json").exists()
+    with pytest.raises(FailureBudgetError):
+        coreset(worlds, tmp_path, NoGenerator(), failures=0.1).run()
+    assert not (tmp_path / "summary.json").exists()
+    assert len(read_jsonl(tmp_path / "turns.jsonl.before")) > len(read_jsonl(tmp_path / "turns.jsonl"))
+    assert read_json(tmp_path / "summary.json.before")["figures"]  # nothing is lost before the other run ends
+    coreset(worlds, tmp_path, BioScript()).run()
+    assert not list(tmp_path.glob("*.before"))
+
+
+def test_remarks_that_are_never_learnt_are_counted_by_coreset(worlds: Path, tmp_path: Path) -> None:
+    class NoNotes(BioScript):
+        def generate(self, prompt: str, schema: Any = None) -> Any:
+            made = super().generate(prompt, schema)
+            return replace(made, text=" ") if "scratchpad" in fenced_data(prompt) else made
+
+    found = coreset(worlds, tmp_path, NoNotes(), agents=["scratchpad", "coreset_recency_exact"]).run()
+    turns = [one for one in read_jsonl(worlds / "bios/conversations.jsonl") if one["scenario"] == "mixed"]
+    count = sum(len(own["turns"]) for own in turns)
+    figures = found["figures"]["mixed"]["3"]
+    assert figures["scratchpad"]["not_learnt"] == count > 0 and figures["coreset_recency_exact"]["not_learnt"] == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "file", "change", "error"),
+    [
+        (prelude, "style/contexts.jsonl", {"id": "é" * 101}, "id: expected at most 200 bytes, got 202"),
+        (prelude, "style/contexts.jsonl", {"text": "x" * 40_001}, "text: expected at most 40,000 characters"),
+        (pahf, "pahf/phase3.jsonl", {"user": "u" * 201}, "user: expected at most 200 bytes"),
+        (pahf, "pahf/phase3.jsonl", {"instruction": "x" * 40_000}, "instruction: expected at most 40,000 characters"),
+        (coreset, "bios/conversations.jsonl", {"id": "c" * 201}, "id: expected at most 200 bytes"),
+    ],
+)
+def test_what_no_memory_takes_is_refused_before_the_start(
+    worlds: Path, tmp_path: Path, make: Any, file: str, change: dict[str, Any], error: str
+) -> None:
+    shutil.copytree(worlds, tmp_path / "worlds")
+    rows = list(read_jsonl(worlds / file))
+    write_jsonl(tmp_path / "worlds" / file, [*rows[:-1], {**rows[-1], **change}])
+    with pytest.raises(DataError) as raised:
+        make(tmp_path / "worlds", tmp_path / "run", NoGenerator()).run()
+    assert error in str(raised.value) and Path(file).name in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_user_without_a_persona_is_refused_before_the_start(worlds: Path, tmp_path: Path) -> None:
+    (tmp_path / "personas.py").write_text("prompt_nobody = 'A persona.'\n")
+    user = ModelUser(NoGenerator(), changed_personas=str(tmp_path / "personas.py"))
+    with pytest.raises(DataError, match="there is no persona of"):
+        pahf(worlds, tmp_path / "run", NoGenerator(), user=user).run()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("make", [pahf, prelude, coreset])

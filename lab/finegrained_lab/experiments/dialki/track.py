@@ -48,6 +48,7 @@ FIRST, NEW = "first_right", "f1_new"
 DIALKI = "dialki"
 TRAINED = (*get_args(Kind), DIALKI)
 """Directories of a seed that a row is made of, where they are."""
+_KNOWN = ("one_needed_snippet", "all_of_the_entities")
 PUBLISHED = {"the track's baseline": (0.391, 0.789), "the best entry": (0.657, 0.855)}
 """Exact match and F1 on the track's test part, which is not published with labels."""
 
@@ -133,16 +134,15 @@ class Dstc11TrackTable(Results):
         self, earlier: Mapping[str, Any], rows: list[dict[str, Any]], curves: list[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
         """Rows and curves with those of other seeds, in order, and where these came from."""
-        same = [[row for row in of if row.get("seed") is None] for of in (rows, earlier["rows"])]
-        if same[0] != same[1]:
+        ours, theirs = ([row for row in of if row["system"] not in TRAINED] for of in (rows, earlier["rows"]))
+        if ours != theirs:
             raise DataError("earlier: what is not trained has other rows there, so its data or measures are others")
-        old = [row for row in earlier["rows"] if row.get("seed") not in (None, *self.seeds)]
-        first = rows[: next((i for i, row in enumerate(rows) if row["system"] in TRAINED), len(rows) - 2)]
-        trained = sorted([*old, *(r for r in rows if r["system"] in TRAINED)], key=_in_order)
-        untold = [row for row in earlier["curves"] if row["seed"] not in self.seeds]
-        seeds = sorted({row["seed"] for row in old})
-        origin = {"seeds": seeds, "commit": earlier["commit"]}
-        return [*first, *trained, *rows[-2:]], sorted([*untold, *curves], key=_in_order), origin
+        old = [row for row in earlier["rows"] if row["system"] in TRAINED and row["seed"] not in self.seeds]
+        trained = sorted([*old, *(row for row in rows if row["system"] in TRAINED)], key=_in_order)
+        curves = sorted([*(row for row in earlier["curves"] if row["seed"] not in self.seeds), *curves], key=_in_order)
+        origin = {"seeds": sorted({row["seed"] for row in old}), "commit": earlier["commit"]}
+        known = len(_KNOWN)
+        return [*ours[:-known], *trained, *ours[-known:]], curves, origin
 
     def _systems(self) -> Iterator[tuple[str, int | None, Score]]:
         yield "bm25", None, by_words(Bm25Config(stemmer="none", stop_words="none"))
@@ -250,9 +250,10 @@ def _spread(summary: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 def _known(track: Track, asked: Sequence[TrackTurn]) -> Iterable[tuple[str, list[Label]]]:
     """Answers that need the labels: one right snippet, and everything of the right entities."""
-    yield "one_needed_snippet", [Label(True, frozenset({min(turn.label.snippets)})) for turn in asked]
+    needed, all_of_them = _KNOWN
+    yield needed, [Label(True, frozenset({min(turn.label.snippets)})) for turn in asked]
     yield (
-        "all_of_the_entities",
+        all_of_them,
         [
             Label(True, frozenset(one for entity in turn.label.entities for one in track.texts[entity]))
             for turn in asked

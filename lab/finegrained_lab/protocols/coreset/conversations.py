@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_lab.protocols.sizes import require_name
 from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
@@ -87,7 +88,7 @@ def read_conversations(path: str | Path) -> list[AmbiguousConversation]:
 
 
 def _conversation(row: Mapping[str, Any]) -> AmbiguousConversation:
-    name, scenario = (require_text(get_field(row, key), key) for key in ("id", "scenario"))
+    name, scenario = (require_name(get_field(row, key), key) for key in ("id", "scenario"))
     documents = tuple(
         _document(as_object(one, f"documents[{i}]"), f"documents[{i}].")
         for i, one in enumerate(as_list(get_field(row, "documents"), "documents"))
@@ -122,6 +123,7 @@ def _turn(
     require(with_remark.issuperset(holding), "expected earlier turns with a remark", f"{where}holding")
     one = row.get("one", False)
     require(isinstance(one, bool), "expected true or false", f"{where}one")
+    require(not (one and holding), "expected no remarks where one document is picked", f"{where}holding")
     return ScriptedTurn(question, attribute, holding, _remark(row.get("remark"), f"{where}remark"), one)
 
 

@@ -281,7 +281,8 @@ class RunCoreset(Settings):
         Returns:
             What `summary.json` has: `figures` by scenario, number of documents and agent, those who ask no language
             model among them, each with `odd`, replies that could not be used, and `unanswered`, turns without one; and
-            how many `conversations` there were of each.
+            how many `conversations` there were of each. An agent's figures have `not_learnt`, the remarks that it had
+            not learnt from at the end.
 
         Raises:
             FailureBudgetError: too many turns are unanswered.
@@ -296,8 +297,7 @@ class RunCoreset(Settings):
             for conversation in chosen:
                 for one in _told_nothing(conversation):
                     log.keep(one)
-            for name in self.agents:
-                self._play(name, llm.asked, chosen, log)
+            pending = {name: self._play(name, llm.asked, chosen, log) for name in self.agents}
         turns = log.rounds
         summary: dict[str, Any] = {"figures": {}, "conversations": {}}
         rows: list[dict[str, Any]] = []
@@ -307,9 +307,11 @@ class RunCoreset(Settings):
                 agent: _figures([one for one in own if one.agent == agent])
                 for agent in dict.fromkeys(one.agent for one in own)
             }
+            names = {one.conversation for one in own}
+            for agent, left in pending.items():
+                by_agent[agent]["not_learnt"] = sum(left[name] for name in names)
             summary["figures"].setdefault(scenario, {})[str(count)] = by_agent
-            number = len({one.conversation for one in own})
-            summary["conversations"].setdefault(scenario, {})[str(count)] = number
+            summary["conversations"].setdefault(scenario, {})[str(count)] = len(names)
             rows += [
                 {
                     **{"scenario": scenario, "documents": count, "agent": agent, **of["errors"]},
@@ -346,8 +348,12 @@ class RunCoreset(Settings):
         llm: TextGenerator,
         conversations: Sequence[AmbiguousConversation],
         log: RoundLog[AnsweredTurn],
-    ) -> None:
-        """Play the turns of one agent, whose memory begins empty and is gone at the end."""
+    ) -> dict[str, int]:
+        """Play the turns of one agent, whose memory begins empty and is gone at the end.
+
+        Returns:
+            By conversation, the remarks that it had not learnt from at the end.
+        """
         settings = ConversationSettings(self.k, self.threshold, self.with_documents, self.encoder, self.task)
         holding = {
             f"{one.id}/{number}": [f"{one.id}/{i}" for i in turn.holding]
@@ -362,7 +368,9 @@ class RunCoreset(Settings):
                 for number, turn in enumerate(conversation.turns):
                     log.add(*_answered(name, agent, meter, conversation, number, turn))
                     bar.update()
+            pending = {one.id: len(memory.reader(one.id).pending()) for one in conversations}
             memory.close()
+        return pending
 
 
 def _answered(

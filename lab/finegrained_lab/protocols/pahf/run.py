@@ -27,7 +27,7 @@ from finegrained_lab.protocols.pahf.measures import (
     without_agent,
 )
 from finegrained_lab.protocols.pahf.scenes import Scene, read_scenes
-from finegrained_lab.protocols.pahf.users import AdvisingUser
+from finegrained_lab.protocols.pahf.users import AdvisingUser, ModelUser
 from finegrained_lab.protocols.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import Settings
@@ -231,6 +231,8 @@ class RunPahf(Settings):
         INDEXES[self.index]()
         files = [read_scenes(path) for path in self.phases]
         scenes = {phase: file.scenes for phase, file in enumerate(files, start=1)}
+        if isinstance(self.user, ModelUser):
+            self.user.check(scenes)
         agent, (user, player) = KeptModel(self.llm, self.answers), user_with_kept_answers(self.user, self.answers)
         run, directory = replace(self, user=user), Path(self.output_dir)
         forecast = self._forecast(agent, player, {phase: len(own) for phase, own in scenes.items()})
@@ -300,9 +302,10 @@ class RunPahf(Settings):
     ) -> tuple[SceneRound, str]:
         """A round, and why it is unanswered."""
         phase, iteration = at
-        before, learns, attempt = meter.expense, phase in LEARNING, Attempt()
+        before, learns, attempt, put = meter.expense, phase in LEARNING, Attempt(), list[str]()
 
         def ask(question: str) -> str:
+            put.append(question)
             with attempt.answered_by("user", within=True):
                 return self.user.answer(scene, question, phase)
 
@@ -325,7 +328,7 @@ class RunPahf(Settings):
             user=scene.user,
             option="" if action is None else action.option,
             correct=correct,
-            asked=action is not None and bool(action.question),
+            asked=bool(put),
             given=corrected,
             question="" if action is None else action.question,
             cues="" if action is None else action.cues,

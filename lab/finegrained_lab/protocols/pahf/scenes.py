@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_lab.protocols.sizes import require_name, require_passage
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
@@ -89,6 +90,9 @@ def read_scenes(path: str | Path) -> SceneFile:
         try:
             scene = parse(row, number)
             require(scene.id not in seen, "expected an id that is used once", "id")
+            for name in ("id", "user"):
+                require_name(getattr(scene, name), name)
+            require_passage("\n".join((scene.instruction, *scene.options)), "instruction")
         except DataError as error:
             raise error.at(file=path, record=number) from None
         seen.add(scene.id)

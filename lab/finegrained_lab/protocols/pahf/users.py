@@ -5,7 +5,7 @@ A user's language model is never an agent's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Protocol
@@ -80,7 +80,20 @@ class ModelUser(Settings):
 
     llm: TextGenerator
     personas: InputFile | None = None
-    changed_personas: str | None = None
+    changed_personas: InputFile | None = None
+
+    def check(self, scenes: Mapping[int, Sequence[Scene]]) -> None:
+        """That every scene's user has a persona.
+
+        Args:
+            scenes: by phase.
+
+        Raises:
+            DataError: a file is not as it should be, or a user has none.
+        """
+        for phase, own in scenes.items():
+            for scene in own:
+                self._persona(scene, phase)
 
     def answer(self, scene: Scene, question: str, phase: int) -> str:
         """What the model answers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -264,7 +264,7 @@ class RunPrelude(Settings):
             memory.close()
         rounds = log.rounds[begin:]
         unanswered = sum(bool(one.unanswered) for one in rounds)
-        return {**agent_figures(rounds), "odd": meter.expense.odd, "unanswered": unanswered, "not_learnt": not_learnt}
+        return {**agent_figures(rounds), **asdict(meter.expense), "unanswered": unanswered, "not_learnt": not_learnt}
 
     def _round(
         self, agent: Learner, one: SourcedContext, preference: str, attempt: Attempt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from finegrained_lab.protocols.sizes import require_name, require_passage
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
@@ -34,7 +35,8 @@ def read_contexts(path: str | Path) -> list[SourcedContext]:
     contexts: list[SourcedContext] = []
     for number, row in enumerate(read_jsonl(path)):
         try:
-            values = [require_text(get_field(row, name), name) for name in ("id", "source", "text")]
+            values = [require_name(get_field(row, name), name) for name in ("id", "source")]
+            values.append(require_passage(get_field(row, "text"), "text"))
             require(all(values[0] != one.id for one in contexts), "expected an id that is used once", "id")
         except DataError as error:
             raise error.at(file=path, record=number) from None
@@ -51,6 +53,8 @@ def read_preferences(path: str | Path) -> dict[str, str]:
         DataError: the file is missing, or is none of texts.
     """
     try:
-        return {source: require_text(text, source) for source, text in as_object(read_json(path), "sources").items()}
+        sources = as_object(read_json(path), "sources")
+        require(bool(sources), "expected at least one source", "sources")
+        return {source: require_text(text, source) for source, text in sources.items()}
     except DataError as error:
         raise error.at(file=path) from None
