@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -276,6 +277,15 @@ def test_an_index_that_two_updates_overtook_while_it_was_opened_is_the_last_one(
     monkeypatch.setattr("finegrained_rlhf.inscit.documents.folder.read_json", overtaken)
     opened = DocumentIndex(index, CONFIG)
     assert opened.source("a.md").startswith("The third fact") and list(opened.retrievers()) == ["bm25"]
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("a.md", "markdown_it"), ("a.html", "bs4"), ("a.pdf", "pypdf"), ("a.docx", "docx")]
+)
+def test_a_missing_package_is_no_fault_of_a_file(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(NotNow, match="pip install"):
+        read_document(name, b"Words.")
 
 
 def test_other_settings_of_a_retriever_make_the_index_anew_and_a_stopped_run_leaves_the_old_one(

@@ -18,11 +18,11 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.inscit import Ask, AskSettings
 from finegrained_rlhf.inscit.asking.job import open_assistant
 from finegrained_rlhf.inscit.asking.readers import QuotingReader
-from finegrained_rlhf.inscit.asking.records import DocumentAnswer
+from finegrained_rlhf.inscit.asking.records import AnswerSentence, DocumentAnswer, Searched
 from finegrained_rlhf.web import application
 from finegrained_rlhf.web.application import Settings
 from finegrained_rlhf.web.ask import desk
-from finegrained_rlhf.web.ask.routes import BAD, FEEDBACK
+from finegrained_rlhf.web.ask.routes import BAD, FEEDBACK, _changed
 from finegrained_rlhf.web.serve import Serve
 
 INDEX, JSON = "ask/docs", {"accept": "application/json"}
@@ -184,3 +184,17 @@ def test_a_record_that_names_a_path_or_nothing_is_one_line(tmp_path: Path, monke
         record.write_text(json.dumps({**json.loads(record.read_text()), **change}))
         answer = client.post("/ask/answers", json={"index": INDEX, "question": QUESTION}, headers=JSON)
         assert answer.status_code == 422 and "16 hexadecimal digits" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("correction", "places"),
+    [
+        ("Fee: 12 It rains.", [(0, 6)]),
+        ("It rains. Fee: 1", []),
+        ("Fee: 1 It rains", [(7, 16)]),
+        ("Fee:  1\nIt rains.", []),
+    ],
+)
+def test_what_a_correction_changed_is_told_word_by_word(correction: str, places: list[tuple[int, int]]) -> None:
+    sentences = tuple(AnswerSentence(text, (), 0.0, False) for text in ("Fee: 1", "It rains."))
+    assert _changed(DocumentAnswer("?", "answer", sentences, (), Searched("?", (), (), 0.0)), correction) == places

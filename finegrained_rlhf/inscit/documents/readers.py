@@ -81,8 +81,10 @@ def read_text(data: bytes) -> Document:
 
 def read_markdown(data: bytes) -> Document:
     """CommonMark with tables: items of lists, rows of tables and lines of code are blocks of their own."""
-    from markdown_it import MarkdownIt
-
+    try:
+        from markdown_it import MarkdownIt
+    except ModuleNotFoundError:
+        raise _missing("markdown-it-py") from None
     text = _decoded(data)
     lines = list(accumulate((len(line) + 1 for line in text.split("\n")), initial=0))
     front = re.match(r"\ufeff?---\n(?=[\w-]+:)(.*?)\n---[ \t]*(?:\n|\Z)", text[:100_000], re.DOTALL)

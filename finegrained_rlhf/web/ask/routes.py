@@ -127,9 +127,9 @@ def feedback(request: Request, said: Said) -> JSONResponse:
 
 def _changed(answer: DocumentAnswer, correction: str) -> list[Span]:
     """The sentences of an answer that do not stand in a correction, word by word."""
-    kept, at, changed = " ".join(correction.split()), 0, []
+    kept, at, changed = f" {' '.join(correction.split())} ", 0, []
     for sentence in answer.sentences:
-        if " ".join(sentence.text.split()) not in kept:
+        if f" {' '.join(sentence.text.split())} " not in kept:
             changed.append((at, at + len(sentence.text)))
         at += len(sentence.text) + 1
     return changed
