@@ -20,6 +20,7 @@ from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory, open_policy
 from finegrained_rlhf.models.policy import CausalPolicy, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
+from finegrained_rlhf.models.weights.files import read_model_files
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of
@@ -258,3 +259,10 @@ def test_a_run_remembers_the_commit_of_a_hub_model(tmp_path: Path, cache: Path) 
     assert found == {"policy.path": {"path": "org/name", "commit": COMMIT, "sha256": fingerprint(local)}}
     then = {"policy": {**policy, "path": str(local)}}
     assert changes(then, {"policy": config["policy"]}, inputs_of(then), found) == []
+
+
+def test_a_run_of_another_kind_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"or a run directory with policy/config.json; it is a run with model/\)"):
+        read_model_files(tmp_path, ("policy",))

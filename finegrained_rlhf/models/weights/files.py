@@ -110,10 +110,14 @@ def read_model_files(path: str | Path, exports: Iterable[str] = _EXPORTS) -> tup
     Raises:
         ModelError: there is no `config.json`, or it, the tokenizer or the header of the weights is damaged.
     """
+    exports = tuple(exports)
     places = [Path(path), *(Path(path) / export for export in exports)]
     directory = next((place for place in places if (place / CONFIG).is_file()), None)
     if directory is None:
-        raise ModelError(f"{path}: no model here (expected {Path(path) / CONFIG} or a run directory with a model)")
+        named = " or ".join(f"{export}/{CONFIG}" for export in exports)
+        other = next((name for name in _EXPORTS if (Path(path) / name / CONFIG).is_file()), None)
+        has = f"; it is a run with {other}/" if other else ""
+        raise ModelError(f"{path}: no model here (expected {Path(path) / CONFIG} or a run directory with {named}{has})")
     config = _read_object(directory / CONFIG, dict)
     _check_vocabulary(directory)
     _check_weights(_weight_files(directory), directory)
