@@ -229,7 +229,12 @@ def test_remarks_that_are_never_learnt_are_counted_by_coreset(worlds: Path, tmp_
         (prelude, "style/contexts.jsonl", {"id": "é" * 101}, "id: expected at most 200 bytes, got 202"),
         (prelude, "style/contexts.jsonl", {"text": "x" * 40_001}, "text: expected at most 40,000 characters"),
         (pahf, "pahf/phase3.jsonl", {"user": "u" * 201}, "user: expected at most 200 bytes"),
-        (pahf, "pahf/phase3.jsonl", {"instruction": "x" * 40_000}, "instruction: expected at most 40,000 characters"),
+        (
+            pahf,
+            "pahf/phase3.jsonl",
+            {"instruction": "x" * 40_000},
+            "instruction and options: expected at most 40,000 characters",
+        ),
         (coreset, "bios/conversations.jsonl", {"id": "c" * 201}, "id: expected at most 200 bytes"),
     ],
 )

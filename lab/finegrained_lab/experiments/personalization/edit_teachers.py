@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_lab.experiments.compared_table import CurvesTable
-from finegrained_lab.figures import Lines, band, curve_of, draw_lines
+from finegrained_lab.experiments.personalization.style_training import StyleEditsTable
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.factworld.report import exported_validation
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -28,16 +27,10 @@ LIKELIHOODS = ("accuracy", "logprob/chosen", "logprob/rejected", "moved/chosen",
 
 
 @dataclass(frozen=True)
-class TaughtWriterTable(CurvesTable):
-    """A writer before it is trained on the edits of its drafts, and after, by the edits of readers it has never met."""
+class TaughtWriterTable(StyleEditsTable):
+    """A table whose seeds share one writer."""
 
-    world: ClassVar[str] = "StyleWorld"
     stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
-    baseline: ClassVar[str] = "writer"
-    columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
-    validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
-    caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
-    about: ClassVar[str]
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What was written and edited, by the settings, and what is measured."""
@@ -51,11 +44,6 @@ class TaughtWriterTable(CurvesTable):
             f"Columns as in [the first table](style_training.md). {self.about}"
         )
 
-    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
-        """What the reader's edits cost."""
-        measures = read_json(root / "edits" / f"{system}.json")
-        return {"system": system, "seed": seed, **{name: measures[name] for name in self.columns}}
-
     def exported(self, roots: Mapping[int, Path], runs: Sequence[str], column: str = "step") -> list[dict[str, Any]]:
         """A column of the validation whose weights a run exported, by run and seed."""
         return [
@@ -65,14 +53,6 @@ class TaughtWriterTable(CurvesTable):
             }
             for run in runs
         ]
-
-    def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Cost and reward by step: mean and range over seeds."""
-        panels = []
-        for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
-            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
-            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
-        draw_lines(path, panels, x_label="training steps")
 
 
 @dataclass(frozen=True)

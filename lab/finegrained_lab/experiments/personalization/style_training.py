@@ -19,22 +19,41 @@ SETTINGS = ("writing", "used", "new", "foreign")
 
 
 @dataclass(frozen=True)
-class StyleTrainingTable(CurvesTable):
+class StyleEditsTable(CurvesTable):
     """A writer before it is trained on the edits of its drafts, and after, by the edits of readers it has never met."""
 
-    title: ClassVar[str] = "StyleWorld: what users' edits teach a policy"
     world: ClassVar[str] = "StyleWorld"
-    stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
-    systems: ClassVar[tuple[str, ...]] = (WRITER, "majority", "sft", *TRAINED)
     baseline: ClassVar[str] = WRITER
     columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
+    validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
+    caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What the reader's edits cost."""
+        measures = read_json(root / "edits" / f"{system}.json")
+        return {"system": system, "seed": seed, **{name: measures[name] for name in self.columns}}
+
+    def draw(self, result: Mapping[str, Any], path: Path) -> None:
+        """Cost and reward by step: mean and range over seeds."""
+        panels = []
+        for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
+            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
+            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
+        draw_lines(path, panels, x_label="training steps")
+
+
+@dataclass(frozen=True)
+class StyleTrainingTable(StyleEditsTable):
+    """Marked edits as rewards, dense, whole and shuffled, and the edited texts as answers."""
+
+    title: ClassVar[str] = "StyleWorld: what users' edits teach a policy"
+    stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
+    systems: ClassVar[tuple[str, ...]] = (WRITER, "majority", "sft", *TRAINED)
     runs: ClassVar[tuple[str, ...]] = (
         *("writer", "sft", *TRAINED),
         *(f"{directory}/{kind}" for directory in ("reward_models", "shuffled_models") for kind in KINDS),
     )
     curved: ClassVar[tuple[str, ...]] = TRAINED
-    validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
-    caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
     about: ClassVar[str] = (
         "Reader and world are scripted: the table says what the way from edits to training is worth, and nothing about "
         "language. `cost`: Levenshtein's distance of draft and edited text in words and marks, mean; `normalised`: "
@@ -61,11 +80,6 @@ class StyleTrainingTable(CurvesTable):
             f"{settings['foreign']:.0%} are another source's. Greedy decoding. {self.about}"
         )
 
-    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
-        """What the reader's edits cost."""
-        measures = read_json(root / "edits" / f"{system}.json")
-        return {"system": system, "seed": seed, **{name: measures[name] for name in self.columns}}
-
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows with their spread, the differences from the writer, reward models, and how training went."""
         models = [
@@ -81,14 +95,6 @@ class StyleTrainingTable(CurvesTable):
         rows = [{key: cell(value) for key, value in row.items()} for row in result["reward_models"]]
         models = f"## Reward models on dev edits\n\n{markdown_table(rows, list(rows[0])).strip()}"
         return "\n\n".join([super().body(result), models, self.longest(result)])
-
-    def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Cost and reward by step: mean and range over seeds."""
-        panels = []
-        for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
-            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
-            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
-        draw_lines(path, panels, x_label="training steps")
 
 
 def _trust(directory: Path) -> dict[str, float]:

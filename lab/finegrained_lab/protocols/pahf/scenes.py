@@ -92,7 +92,7 @@ def read_scenes(path: str | Path) -> SceneFile:
             require(scene.id not in seen, "expected an id that is used once", "id")
             for name in ("id", "user"):
                 require_name(getattr(scene, name), name)
-            require_passage("\n".join((scene.instruction, *scene.options)), "instruction")
+            require_passage("\n".join((scene.instruction, *scene.options)), "instruction and options")
         except DataError as error:
             raise error.at(file=path, record=number) from None
         seen.add(scene.id)
