@@ -11,5 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "SplitByLabel": "scored",
         "RealPromptsTable": "smollm2",
         "ToneWorldTable": "tone_world",
+        "ToneGrid": "half_time",
+        "HalfTimeTable": "half_time",
     },
 )

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim, compared_page
+from finegrained_lab.experiments.detox.half_time import HALVES, first_halves
 from finegrained_lab.experiments.detox.thesis import BASE, BEST, DEXPERTS, FINE, GEDI, HOLISTIC, RLOO, WORDS, table_6_1
 from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
@@ -37,8 +38,6 @@ COLUMNS = {
     "variant": "truth/variant",
 }
 """Columns of the table, and where the evaluation of a system has them."""
-HALVES = {"half_toxicity": "truth/toxicity", "half_worst": "truth/worst"}
-"""First validation step at which so much of the first validation's truth is gone that at most half is left."""
 WANTED_RATIO = 0.7
 """Of the steps that sentence rewards need to halve the toxicity to those that one reward a response needs."""
 WANTED_PERPLEXITY = 1.1
@@ -103,10 +102,7 @@ class ToneWorldTable(CurvesTable):
         row = {"system": system, "seed": seed, **{name: metrics[key] for name, key in COLUMNS.items()}}
         row["grammar_perplexity"] = math.exp(metrics["truth/nll"])
         validations = read_jsonl(RunDirectory(root / system).eval) if system in TRAINED else []
-        for name, key in HALVES.items():
-            reached = (line["step"] for line in validations if line[key] <= validations[0][key] / 2)
-            row[name] = next(reached, None)
-        return row
+        return {**row, **(first_halves(validations) if validations else dict.fromkeys(HALVES))}
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Speed and fluency, spread, differences, every run, minutes."""
