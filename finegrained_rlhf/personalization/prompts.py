@@ -16,7 +16,7 @@ from finegrained_rlhf.core.generation.asking import TRIES, ask, complaint
 from finegrained_rlhf.core.generation.asking import fenced as fenced
 from finegrained_rlhf.core.generation.asking import fenced_data as fenced_data
 from finegrained_rlhf.core.generation.outcomes import UnreadableReplyError as UnreadableReplyError
-from finegrained_rlhf.core.generation.protocol import RolePrompt, TextGenerator, streamed
+from finegrained_rlhf.core.generation.protocol import LONGEST_TEXT, RolePrompt, TextGenerator, streamed
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
 NAMES = (
@@ -49,10 +49,6 @@ def filled(name: str, task: str, data: Mapping[str, Any]) -> RolePrompt:
     """
     said, _, behind = _template(name).template.partition("$data")
     return RolePrompt.of(Template(said).substitute(task=task), fenced(data) + behind)
-
-
-LONGEST_TEXT = 40_000
-"""Most characters of a text that is written, unless a caller says otherwise."""
 
 
 def ask_for(

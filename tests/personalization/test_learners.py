@@ -31,6 +31,7 @@ from finegrained_rlhf.personalization import (
     Oracle,
     UserMemory,
 )
+from finegrained_rlhf.personalization.learners.base import UNLEARNT, UnlearntError
 from finegrained_rlhf.personalization.prompts import (
     NAMES,
     UnreadableReplyError,
@@ -43,6 +44,7 @@ from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
     ForgottenUserError,
     MemoryLimitError,
+    MemoryLimits,
     RepeatedKeyError,
 )
 
@@ -430,6 +432,23 @@ def test_texts_that_are_refused(memory: UserMemory, llm: ScriptedGenerator) -> N
     with pytest.raises(MemoryLimitError, match="edited"):
         learner.observe_edit("ada", "x", Draft("k", "d"), "x" * 11)
     assert learner.observe_edit("ada", "x", Draft("k", "d"), "").distance == 1  # all may be deleted
+
+
+def test_an_edit_that_the_memory_does_not_take_is_refused_and_one_without_room_for_its_note_waits(
+    tmp_path: Path, llm: ScriptedGenerator
+) -> None:
+    memory = UserMemory(tmp_path / "small.db", limits=MemoryLimits(body_bytes=400, notes=1), durable=False)
+    learner = Cipher(memory, llm)
+    with pytest.raises(MemoryLimitError) as raised:
+        learner.observe_edit("ada", "x" * 150, Draft("long", "y" * 150), "z" * 150)
+    assert (
+        not isinstance(raised.value, UNLEARNT) and memory.reader("ada").pending() == []
+    )  # there is nothing to catch up
+    learner.observe_edit("ada", "x", Draft("1", "a b c"), "a b d")
+    with pytest.raises(UnlearntError, match=r"limits\.notes"):
+        learner.observe_edit("ada", "x", Draft("2", "a b c"), "a d d")
+    (waits,) = memory.reader("ada").pending()
+    assert (waits.key, waits.tries) == ("2", 1)
 
 
 def test_hashed_words_by_hand() -> None:

@@ -23,7 +23,7 @@ from finegrained_rlhf.core.generation.outcomes import (
     ReplyError,
     UnreadableReplyError,
 )
-from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.protocol import LONGEST_TEXT, Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import (
     AnswerOwner,
@@ -86,6 +86,13 @@ def test_odd_replies_are_counted_and_empty_ones_are_not_kept() -> None:
     with pytest.raises(RefusedReplyError):
         refused.generate("a")
     assert refused.expense == Expense(odd=1)
+
+
+def test_a_text_longer_than_any_that_is_taken_is_odd_and_not_kept() -> None:
+    meter = MeteredGenerator(ScriptedGenerator(["x" * (LONGEST_TEXT + 1), "x" * LONGEST_TEXT + " "]))
+    llm = CachedGenerator(meter)
+    assert [len(llm.generate("a").text.strip()) - LONGEST_TEXT for _ in range(3)] == [1, 0, 0]
+    assert (meter.expense.calls, meter.expense.odd) == (2, 1)
 
 
 def refuse(prompt: str) -> str:
@@ -205,6 +212,12 @@ def test_an_endpoint() -> None:
         assert endpoint(service).generate("say it now") == Generation("hello there", 3, 2)
 
 
+@pytest.mark.parametrize("finish", [None, "stop", "STOP", "eos_token", "stop_sequence", "end_turn"])
+def test_servers_name_the_end_of_a_text_as_they_like(finish: Any) -> None:
+    with FakeService(lambda body: chat(finish=finish)) as service:
+        assert endpoint(service).generate("x").text == "hello there"
+
+
 def test_an_endpoint_that_is_busy_is_asked_again() -> None:
     with FakeService(lambda body: chat()) as service:
         service.fault = lambda number, body: (503, {}) if number < 2 else None
@@ -215,7 +228,10 @@ def test_an_endpoint_that_is_busy_is_asked_again() -> None:
     ("answer", "error"),
     [
         (chat(finish="length"), UnreadableReplyError),
+        (chat(finish="MAX_TOKENS"), UnreadableReplyError),
         (chat(finish="content_filter"), RefusedReplyError),
+        (chat(finish="tool_calls"), RefusedReplyError),
+        (chat(finish=["stop"]), RefusedReplyError),
         (chat(None), RefusedReplyError),
         ((400, {"error": {"code": "content_filter"}}), RefusedReplyError),
         ((422, {"error": {"message": "what a user wrote is bad"}}), FailedReplyError),

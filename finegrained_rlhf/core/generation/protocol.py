@@ -11,6 +11,8 @@ from typing import Any, Protocol, cast
 
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
+LONGEST_TEXT = 40_000
+"""Most characters of a free text that is taken from a language model, unless a caller takes fewer."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 

@@ -17,7 +17,13 @@ from typing import Any, Protocol
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
-from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, generated, words_and_marks
+from finegrained_rlhf.core.generation.protocol import (
+    LONGEST_TEXT,
+    Generation,
+    TextGenerator,
+    generated,
+    words_and_marks,
+)
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
 
@@ -93,7 +99,7 @@ class Expense:
         calls: how often.
         tokens_in: of all prompts.
         tokens_out: of all texts.
-        odd: replies that could not be used: refused, failed, empty, or not as the schema asks.
+        odd: replies that could not be used: refused, failed, empty, too long, or not as the schema asks.
     """
 
     calls: int = 0
@@ -226,7 +232,9 @@ class CachedGenerator:
         self._answers = MemoryAnswers() if answers is None else answers
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
-        """The kept text of this prompt, or a new one. Texts that are empty or not as the schema asks are not kept."""
+        """The kept text of this prompt, or a new one. Texts that are empty, longer than `LONGEST_TEXT` or not as
+        the schema asks are not kept.
+        """
         kept = self._answers.get([prompt])
         if prompt in kept:
             made = Generation(**kept[prompt])
@@ -252,7 +260,7 @@ def _usable(text: str, schema: ReplySchema | None) -> bool:
         require_text(text, "reply")
     except DataError:  # it is blank, or no text
         return False
-    return True
+    return len(text.strip()) <= LONGEST_TEXT
 
 
 def drop_kept_answers(generator: object, owner: AnswerOwner | None = None) -> None:

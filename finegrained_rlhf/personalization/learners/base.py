@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Protocol
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
-from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
+from finegrained_rlhf.core.generation.protocol import LONGEST_TEXT, TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema, Text
 from finegrained_rlhf.core.generation.wrappers import AnswerOwner, asked_for, drop_kept_answers
-from finegrained_rlhf.personalization.prompts import LONGEST_TEXT, ask_for, ask_for_text
+from finegrained_rlhf.personalization.prompts import ask_for, ask_for_text
 from finegrained_rlhf.personalization.retrieval import ExactIndex, NoteIndex
 from finegrained_rlhf.personalization.span_feedback import EDIT, FIRST_EDIT, EditCost, Tokenise, edit_cost, latest_edits
 from finegrained_rlhf.personalization.store.protocol import (
@@ -35,10 +35,12 @@ LEARN_TRIES = 3
 
 
 class UnlearntError(DataError):
-    """An event does not say what the agent learns from: another version of it wrote the event, or something else."""
+    """An event does not say what the agent learns from, as another version of it wrote the event, or something else; or
+    what follows from it is more than the memory takes.
+    """
 
 
-UNLEARNT = (ReplyError, MemoryLimitError, UnlearntError)
+UNLEARNT = (ReplyError, UnlearntError)
 """What says that one event cannot be learnt from now, and nothing of others."""
 _shown: ContextVar[_Shown | None] = ContextVar("shown", default=None)
 """Who is given the draft that is written now, piece by piece."""
@@ -207,7 +209,8 @@ class MemoryAgent(ABC):
 
         Raises:
             ReplyError: nothing can be derived from the event now.
-            UnlearntError: nor ever by this agent, since the event does not say what it reads.
+            UnlearntError: nor ever by this agent, since the event does not say what it reads; or as long as the memory
+                takes no more.
             ForgottenUserError: the user was forgotten: the language model is not asked any more.
             FineGrainedError: the language model is out of reach, or what follows is refused.
         """
@@ -230,6 +233,8 @@ class MemoryAgent(ABC):
             except NoteConflictError:
                 if not left:
                     raise
+            except MemoryLimitError as error:
+                raise UnlearntError(f"what follows from it is not stored: {error}", record=event.key) from error
 
     def _read(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         try:

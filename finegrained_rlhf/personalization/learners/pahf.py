@@ -15,11 +15,10 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
-from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.protocol import LONGEST_TEXT, TextGenerator
 from finegrained_rlhf.core.generation.schema import Choice, Field, ReplySchema, Text
 from finegrained_rlhf.core.generation.wrappers import asked_for
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT, MemoryAgent
-from finegrained_rlhf.personalization.prompts import LONGEST_TEXT
 from finegrained_rlhf.personalization.retrieval import ContextEncoder, HashedWords, NoteIndex, nearest_encoded, to_bytes
 from finegrained_rlhf.personalization.store.protocol import Event, MemoryStore, Note, NoteChange, UserHandle
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 ResponseFormat = Literal["json_schema", "json_object"]
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 _FILTERED = ("content_filter", "content_policy", "content management policy", "responsibleai", "moderation", "safety")
+_ENDS, _CUTS = ("stop", "eos", "eos_token", "stop_sequence", "end_turn"), ("length", "max_tokens")  # of several servers
 _MOST_TOKENS = 10**9  # what says more of one answer counts nothing
 _NO_FORMAT = ("response_format", "json_schema", "json_object", "structured output", "guided_json")
 
@@ -214,10 +215,12 @@ class EndpointGenerator:
         if not isinstance(message, dict):
             raise UnintelligibleAnswer("an answer without a message")
         content = _joined(message.get("content"))
-        if finished == "length":
-            raise UnreadableReplyError(f"an answer that {self._limit} cut off ('length')", str(content or ""))
-        if finished not in ("stop", None) or message.get("refusal"):
-            ended = f"ended by {finished!r}" if finished not in ("stop", None) else "is a refusal"
+        reason = "stop" if finished is None else str(finished).lower()
+        if reason in _CUTS:
+            raise UnreadableReplyError(f"an answer that {self._limit} cut off ({reason!r})", str(content or ""))
+        ends = reason in _ENDS
+        if not ends or message.get("refusal"):
+            ended = "is a refusal" if ends else f"ended by {finished!r}"
             raise RefusedReplyError(f"an answer that {ended}", str(message.get("refusal") or content or ""))
         if not isinstance(content, str):
             raise RefusedReplyError("an answer without a text")

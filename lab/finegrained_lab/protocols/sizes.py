@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from finegrained_rlhf.core.checks import require, require_text
-from finegrained_rlhf.personalization.prompts import LONGEST_TEXT
+from finegrained_rlhf.core.generation.protocol import LONGEST_TEXT
 
 NAME_BYTES = 200
 """Of an id or a user: a memory takes 256, of which a protocol needs some for itself."""

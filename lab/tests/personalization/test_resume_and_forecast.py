@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
 from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.generation.asking import ask
 from finegrained_rlhf.core.generation.protocol import Generation
+from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization.learners.coreset import CORESETS, DEFAULT_AGENTS
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
@@ -149,6 +152,16 @@ def test_no_agent_of_prelude_asks_more_than_was_said(
         prelude(worlds, tmp_path / name, silent, agents=[name], failures=1.0).run()
         assert silent.calls <= said(capsys.readouterr().out)["the agents"][1]
         assert name in ("oracle", "no_learning", "icl_edit_5") or silent.calls > found[name]["calls"]
+
+
+def test_what_is_to_go_counts_the_replies_that_are_asked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = cycle(["Sorry.", '{"choice": "1"}'])
+    model = KeptModel(ScriptedGenerator(lambda prompt: next(replies)), None)
+    forecast = Forecast("100 rounds", {"the agent": (model, [Asks("choices", 100)])})
+    for number in range(EARLY):
+        assert ask(model.asked, f"choice {number}", ReplySchema({"choice": Choice(("1", "2"))})).tries == 2
+        forecast.played()
+    assert "the agent's up to 160 calls" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_no_setting_of_pahf_asks_more_than_was_said(

@@ -390,7 +390,7 @@ def _answered(
             answered = replace(answered, answers=(agent.pick(documents, turn.question),))
         else:
             answered = agent.answer(conversation.id, documents, turn.question, key)
-    with suppress(*UNLEARNT):  # it is caught up
+    with attempt.answered_by("user"), suppress(*UNLEARNT):  # it is caught up
         agent.observe_turn(conversation.id, answered, turn.remark)
     after = meter.expense
     one = AnsweredTurn(
