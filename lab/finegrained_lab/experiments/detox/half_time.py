@@ -88,7 +88,8 @@ class ToneGrid(Results):
         Raises:
             DataError: there are no runs, or no point of a reward may be taken.
         """
-        rows = [_point(RunDirectory(path)) for path in sorted(Path(self.directory).glob("*_lr*_beta*_lambda*"))]
+        runs = [RunDirectory(path) for path in sorted(Path(self.directory).glob("*_lr*_beta*_lambda*"))]
+        rows = sorted(map(_point, runs), key=lambda row: row["system"])
         if not rows:
             raise DataError("no runs of a grid here", file=self.directory)
         chosen = {}
@@ -102,7 +103,14 @@ class ToneGrid(Results):
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
-        rows = [{**row, **{name: f"{row[name]:g}" for name in POINT}} for row in result["rows"]]
+        rows = [
+            {
+                **row,
+                **{name: f"{row[name]:g}" for name in POINT},
+                "may_be_taken": "yes" if row["may_be_taken"] else "no",
+            }
+            for row in result["rows"]
+        ]
         chosen = "; ".join(
             f"{system}: lr {point['lr']:g}, β {point['beta']:g}, λ {point['lambda']:g}"
             for system, point in result["summary"].items()

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tables_toy import write_settings
 
-from finegrained_lab.experiments.detox import RealPromptsTable, ToneWorldTable, smollm2, tone_world
+from finegrained_lab.experiments.detox import (
+    HalfTimeTable,
+    RealPromptsTable,
+    ToneGrid,
+    ToneWorldTable,
+    smollm2,
+    tone_world,
+)
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 
 SEEDS = (3, 4)
 
@@ -86,6 +95,63 @@ def test_a_run_that_never_halved_its_toxicity_has_no_ratio(tone: ToneWorldTable)
     result = tone.run()
     assert result["speed"][0]["half_worst"]["ratio"] == pytest.approx({4: 2 / 3})
     assert "in 1 of 2 seeds" in Path(tone.output).with_suffix(".md").read_text()
+
+
+def write_point(root: Path, name: str, worst: list[float], perplexity: float = 1.0, length: float = 20.0) -> None:
+    """A run of a grid, named as the pipeline does, whose last validation has so many times the first's perplexity."""
+    reward, lr, beta, lambda_ = re.match(r"(\w+)_lr(.*)_beta(.*)_lambda(.*)", name).groups()  # type: ignore[union-attr]
+    write_curve(root, name, worst, every=1)
+    rows = read_jsonl(root / name / "eval.jsonl")
+    rows[-1] |= {"truth/nll": 0.7 + math.log(perplexity), "response_length": length}
+    write_jsonl(root / name / "eval.jsonl", rows)
+    config = {"optimizer": {"lr": float(lr)}, "ppo": {"lambda_": float(lambda_), "kl": {"beta": float(beta)}}}
+    (root / name / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> ToneGrid:
+    write_point(tmp_path, "toxicity_lr0.0001_beta0.1_lambda0.95", [0.4, 0.3, 0.2])
+    write_point(tmp_path, "toxicity_lr0.0002_beta0.1_lambda0.95", [0.4, 0.1, 0.1], perplexity=1.21)
+    write_point(tmp_path, "toxicity_lr0.0004_beta0.1_lambda0.95", [0.4, 0.1, 0.1], length=13.9)
+    write_point(tmp_path, "toxicity_holistic_lr0.0001_beta0.1_lambda0.99", [0.4, 0.3, 0.3], 1.19, 14.1)
+    write_point(tmp_path, "toxicity_holistic_lr0.0002_beta0.3_lambda0.99", [0.4, 0.3, 0.2], 1.19, 14.1)
+    return ToneGrid(str(tmp_path / "grid.json"), "python x.py", directory=str(tmp_path), chosen="By the lowest.")
+
+
+def test_a_point_is_taken_that_stays_fluent_and_as_long(grid: ToneGrid) -> None:
+    result = grid.run()
+    assert result["summary"] == {
+        "fine_grained": {"lr": 1e-4, "beta": 0.1, "lambda": 0.95},
+        "holistic": {"lr": 2e-4, "beta": 0.3, "lambda": 0.99},
+    }
+    first = next(row for row in result["rows"] if row["system"] == "fine_grained")
+    assert (first["half_worst"], first["half_toxicity"]) == (2, 2) and first["worst_during"] == pytest.approx(0.25)
+    assert "lr 0.0001, β 0.1, λ 0.95; holistic: lr 0.0002" in Path(grid.output).with_suffix(".md").read_text()
+    (Path(grid.directory) / "toxicity_lr0.0001_beta0.1_lambda0.95").rename(Path(grid.directory) / "left_out")
+    with pytest.raises(DataError, match="no point of fine_grained stays"):
+        grid.run()
+
+
+def test_half_times_at_both_rewards_points(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        root = tmp_path / f"seed_{seed}"
+        write_json(root / "experiment.json", {"seed": seed, "settings": {}})
+        for system in ("base", *HalfTimeTable.systems):
+            nll = 0.7 if system == "base" else 0.8
+            write_json(root / f"evaluation/{system}.json", {"metrics": tone_metrics(0.1, nll)})
+        for run in HalfTimeTable.runs:
+            write_curve(root, run, [0.4, 0.2 if run.startswith("fine") else 0.3, 0.1], every=1)
+    table = HalfTimeTable(str(tmp_path / "t.json"), "python x.py", directory=str(tmp_path), seeds=SEEDS, chosen="None.")
+    result = table.run()
+    assert [(pair["pair"], pair["columns"][1]["column"], pair["columns"][1]["mean"]) for pair in result["pairs"]] == [
+        (["fine_grained", "holistic"], "half_worst", -1),
+        (["fine_grained", "holistic_as_fine_grained"], "half_worst", -1),
+        (["fine_grained_as_holistic", "holistic"], "half_worst", -1),
+    ]
+    assert [claim["holds_in"] for claim in result["claims"]] == [2, 2, 0, 0, 0]
+    assert all(row["perplexity_of_base"] == pytest.approx(math.exp(0.1)) for row in result["rows"])
+    assert "## fine_grained less holistic\n" in Path(table.output).with_suffix(".md").read_text()
+    assert table.figure_path.is_file()
 
 
 def real_metrics(average_max: float, corpus: float) -> dict[str, float]:
