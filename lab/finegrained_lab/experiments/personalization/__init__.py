@@ -9,6 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "ChosenPreferencesTable": "choices.chosen_preferences",
         "CoresetTable": "coreset",
         "EditTeachersLongerTable": "edit_teachers",
+        "EditTeachersContextsTable": "edit_teachers",
         "EditTeachersTable": "edit_teachers",
         "NotesAndTrainingTable": "notes_and_training",
         "PahfSweepTable": "pahf_sweep",

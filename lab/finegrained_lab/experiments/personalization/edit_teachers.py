@@ -152,6 +152,21 @@ class EditTeachersLongerTable(TaughtWriterTable):
         )
 
 
+@dataclass(frozen=True)
+class EditTeachersContextsTable(EditTeachersLongerTable):
+    """The first three of these runs on more contexts."""
+
+    title: ClassVar[str] = "StyleWorld: the true cost of edits on more contexts"
+    systems: ClassVar[tuple[str, ...]] = ("writer", "majority", "sft", *RUNS[:3])
+    runs: ClassVar[tuple[str, ...]] = ("sft", *RUNS[:3])
+    curved: ClassVar[tuple[str, ...]] = RUNS[:3]
+    about: ClassVar[str] = (
+        "`sft`: the writer trained on the edited texts, for as many steps as [with 1,000 contexts]"
+        "(edit_teachers_longer.md); `rloo_true`: RLOO with minus the true cost as the reward, likewise; `rloo_true_2`, "
+        "`rloo_true_3`: as many more steps each, held by its KL to the policy that the one before exported."
+    )
+
+
 def _cost_while_trained(directory: Path) -> float:
     """What sampled drafts cost in the last steps of a run whose reward is minus the cost."""
     return -statistics.fmean(row["reward/total"] for row in list(read_jsonl(RunDirectory(directory).metrics))[-LAST:])
