@@ -158,6 +158,22 @@ def test_rounds_without_a_draft_or_an_edit_have_no_cost(worlds: Path, tmp_path: 
     assert own["untouched"] * len(rounds) == sum(one["distance"] == 0 and not one["unanswered"] for one in rounds)
 
 
+def test_an_edit_that_the_memory_refuses_goes_unanswered_and_is_counted(worlds: Path, tmp_path: Path) -> None:
+    """Draft and edited text of 39,000 characters of four bytes each, which both are short enough to be taken."""
+
+    class Long(StyleWriter):
+        def generate(self, prompt: str, schema: Any = None) -> Any:
+            return replace(super().generate(prompt, schema), text="\U00020000" * 39_000)
+
+    class Replaces(StyleReader):
+        def edit(self, context: str, preference: str, draft: str) -> str:
+            return "\U00020001" * len(draft)
+
+    found = prelude(worlds, tmp_path, Long(), user=Replaces(), agents=["icl_edit_5"], failures=1.0).run()["icl_edit_5"]
+    assert {one["unanswered"] for one in read_jsonl(tmp_path / "rounds.jsonl")} == {"user unreadable"}
+    assert (found["unanswered"], found["not_learnt"]) == (20, 0)
+
+
 def test_what_could_not_be_learnt_from_is_caught_up(worlds: Path, tmp_path: Path) -> None:
     """The first time that a remark is filed it cannot be read, whatever the try; later it can."""
     failed: set[str] = set()
