@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.comparison import compared, compared_page
 from finegrained_lab.experiments.results_table import ResultsTable
-from finegrained_lab.figures import Lines, curve_of, draw_lines
+from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.factworld.report import run_seconds
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -91,6 +91,23 @@ class CurvesTable(ComparedTable):
     def longest(self, result: Mapping[str, Any]) -> str:
         """How long the longest run took, in a sentence."""
         return f"The longest run took {max(max(minutes) for minutes in result['minutes'].values()):.1f} minutes."
+
+    def draw_bands(self, result: Mapping[str, Any], path: Path, titles: Mapping[str, str]) -> None:
+        """Draw a panel a validated column: of each run the mean and the range over seeds.
+
+        Args:
+            result: of the table.
+            path: of the figure.
+            titles: column → title of its panel.
+
+        Raises:
+            ConfigError: matplotlib is not installed.
+        """
+        panels = []
+        for name, title in titles.items():
+            curves = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
+            panels.append(Lines(title, title, bands={run: band(of) for run, of in curves.items()}))
+        draw_lines(path, panels, x_label="training steps")
 
     def draw_curves(self, result: Mapping[str, Any], labels: Mapping[str, str], titles: Mapping[str, str]) -> None:
         """Draw a panel a validated column, a line a seed: the mean of runs of which one failed lies where none is.

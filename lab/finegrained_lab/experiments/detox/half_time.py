@@ -18,7 +18,6 @@ from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim, margins, margins_page
 from finegrained_lab.experiments.detox.thesis import BASE, FINE, HOLISTIC
 from finegrained_lab.experiments.results_table import Results
-from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -198,8 +197,4 @@ class HalfTimeTable(CurvesTable):
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Both measures of toxicity by step."""
-        panels = []
-        for name, title in {"truth/worst": "average maximum", "truth/toxicity": "mean toxicity"}.items():
-            bands = {run: band([curve_of(curve, name) for curve in result["curves"][run]]) for run in SYSTEMS}
-            panels.append(Lines(title, title, bands=bands))
-        draw_lines(path, panels, x_label="training steps")
+        self.draw_bands(result, path, {"truth/worst": "average maximum", "truth/toxicity": "mean toxicity"})

@@ -15,7 +15,6 @@ from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim, compared_page
 from finegrained_lab.experiments.detox.half_time import HALVES, first_halves
 from finegrained_lab.experiments.detox.thesis import BASE, BEST, DEXPERTS, FINE, GEDI, HOLISTIC, RLOO, WORDS, table_6_1
-from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table
@@ -117,12 +116,8 @@ class ToneWorldTable(CurvesTable):
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Average maximum toxicity and perplexity under the reference by step: mean and range over seeds."""
-        panels = []
         titles = {"truth/worst": "average maximum toxicity (true)", "reference_perplexity": "perplexity under base"}
-        for name, title in titles.items():
-            bands = {run: band([curve_of(curve, name) for curve in result["curves"][run]]) for run in TRAINED}
-            panels.append(Lines(title, title, bands=bands))
-        draw_lines(path, panels, x_label="training steps")
+        self.draw_bands(result, path, titles)
 
 
 def _by_seed(rows: Sequence[Mapping[str, Any]], system: str, column: str) -> dict[int, Any]:
