@@ -29,6 +29,7 @@ from finegrained_rlhf.personalization.store.protocol import (
     ConsentError,
     ForgottenUserError,
     MemoryLimitError,
+    MemoryLimits,
     RepeatedKeyError,
 )
 
@@ -255,6 +256,15 @@ def test_without_consent_nobody_is_asked_or_stored(tmp_path: Path) -> None:
     memory.forget("ada")
     with pytest.raises(ForgottenUserError):
         agent.observe_feedback("ada", action, "Hot, I said.")
+
+
+def test_an_answer_that_finds_no_room_is_used_and_not_stored(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "full.db", limits=MemoryLimits(events=1), durable=False)
+    agent = pahf(memory, Model(decide={"decision": "ask", "question": "Hot or cold?"}))
+    answers = [agent.act("ada", DRINK, DRINKS, ask=lambda question: "Hot.").answer for _ in range(3)]
+    assert answers == ["Hot."] * 3 and len(memory.user("ada").events()) == 1
+    with pytest.raises(MemoryLimitError):
+        agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS), "Hot, I said.")
 
 
 def test_what_is_refused(memory: UserMemory) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.generation.outcomes import ReplyError
+from finegrained_rlhf.core.generation.outcomes import Outcome, ReplyError
 from finegrained_rlhf.core.generation.protocol import (
     LONGEST_TEXT,
     Generation,
@@ -99,7 +99,8 @@ class Expense:
         calls: how often.
         tokens_in: of all prompts.
         tokens_out: of all texts.
-        odd: replies that could not be used: refused, failed, empty, too long, or not as the schema asks.
+        odd: replies that could not be used: refused, failed, empty, longer than `LONGEST_TEXT`, or not as the schema
+            asks.
     """
 
     calls: int = 0
@@ -119,11 +120,12 @@ class MeteredGenerator:
 
     Attributes:
         expense: until now.
+        unreadable: of its calls, those whose reply could not be read: what is asked for again.
     """
 
     def __init__(self, generator: TextGenerator) -> None:
         self._generator = generator
-        self.expense = Expense()
+        self.expense, self.unreadable = Expense(), 0
         self._lock = Lock()
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
@@ -131,13 +133,16 @@ class MeteredGenerator:
         try:
             made = generated(self._generator, prompt, schema)
         except ReplyError as error:
-            self._count(Expense(odd=1) if error.paid is None else Expense(1, *error.paid, odd=1))
+            paid = Expense(odd=1) if error.paid is None else Expense(1, *error.paid, odd=1)
+            self._count(paid, paid.calls if error.outcome is Outcome.UNREADABLE else 0)
             raise
-        self._count(Expense(1, made.tokens_in, made.tokens_out, int(not _usable(made.text, schema))))
+        odd = int(not _usable(made.text, schema))
+        self._count(Expense(1, made.tokens_in, made.tokens_out, odd), odd)
         return made
 
-    def _count(self, more: Expense) -> None:
+    def _count(self, more: Expense, unreadable: int) -> None:
         with self._lock:
+            self.unreadable += unreadable
             so_far = vars(self.expense)
             self.expense = Expense(**{name: so_far[name] + number for name, number in vars(more).items()})
 

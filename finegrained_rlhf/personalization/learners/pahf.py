@@ -20,7 +20,14 @@ from finegrained_rlhf.core.generation.schema import Choice, Field, ReplySchema, 
 from finegrained_rlhf.core.generation.wrappers import asked_for
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT, MemoryAgent
 from finegrained_rlhf.personalization.retrieval import ContextEncoder, HashedWords, NoteIndex, nearest_encoded, to_bytes
-from finegrained_rlhf.personalization.store.protocol import Event, MemoryStore, Note, NoteChange, UserHandle
+from finegrained_rlhf.personalization.store.protocol import (
+    Event,
+    MemoryLimitError,
+    MemoryStore,
+    Note,
+    NoteChange,
+    UserHandle,
+)
 
 ANSWER, FEEDBACK = "answer", "feedback"
 """The kinds of events: f_pre, said before an action, and f_post, said after it."""
@@ -113,7 +120,8 @@ class Pahf(MemoryAgent):
         """Choose an option, after at most one question. A user of whom nothing may be stored is not asked.
 
         Where the notes cannot be distilled, they are the cues; where it cannot be decided whether to ask, nobody is
-        asked. An answer that cannot be learnt from now is used all the same, and waits for `catch_up`.
+        asked. An answer that cannot be learnt from now is used all the same, and waits for `catch_up`; so is one that
+        the memory refuses, which is not stored.
 
         Args:
             user: who it is, from the caller's own login.
@@ -152,7 +160,7 @@ class Pahf(MemoryAgent):
             handle = self.memory.user(user, owner)
             owner = handle.owner
             says = {"instruction": task["instruction"], "question": question, "remark": answer}
-            with suppress(*UNLEARNT):
+            with suppress(*UNLEARNT, MemoryLimitError):
                 self._take_in(handle, f"{key}/{ANSWER}", ANSWER, says, _used(retrieved, cues))
         number = self._choose(task, cues, question, answer)
         option = task["options"][number]

@@ -24,8 +24,10 @@ logger = logging.getLogger(__name__)
 
 ResponseFormat = Literal["json_schema", "json_object"]
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
+CUT_OFF = ("length", "max_tokens")
+"""How servers say, in any case of letters, that an answer was cut off at its limit."""
 _FILTERED = ("content_filter", "content_policy", "content management policy", "responsibleai", "moderation", "safety")
-_ENDS, _CUTS = ("stop", "eos", "eos_token", "stop_sequence", "end_turn"), ("length", "max_tokens")  # of several servers
+_ENDS = ("stop", "eos", "eos_token", "stop_sequence", "end_turn")  # of several servers
 _MOST_TOKENS = 10**9  # what says more of one answer counts nothing
 _NO_FORMAT = ("response_format", "json_schema", "json_object", "structured output", "guided_json")
 
@@ -216,7 +218,7 @@ class EndpointGenerator:
             raise UnintelligibleAnswer("an answer without a message")
         content = _joined(message.get("content"))
         reason = "stop" if finished is None else str(finished).lower()
-        if reason in _CUTS:
+        if reason in CUT_OFF:
             raise UnreadableReplyError(f"an answer that {self._limit} cut off ({reason!r})", str(content or ""))
         ends = reason in _ENDS
         if not ends or message.get("refusal"):

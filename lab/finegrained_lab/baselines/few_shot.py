@@ -26,6 +26,7 @@ from finegrained_rlhf.runtime.console import ProgressBar
 from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
+from finegrained_rlhf.runtime.remote.chat import CUT_OFF
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
 from finegrained_rlhf.text.chat import PromptConfig
 
@@ -249,7 +250,7 @@ def _answer_of(answer: Mapping[str, Any]) -> list[Any]:
     message: Any = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str | None):
         raise UnintelligibleAnswer("an answer without choices[0].message.content")
-    return [message.get("content") or "", choice.get("finish_reason") != "length"]
+    return [message.get("content") or "", str(choice.get("finish_reason")).lower() not in CUT_OFF]
 
 
 @dataclass(frozen=True)

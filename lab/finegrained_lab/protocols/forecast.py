@@ -71,11 +71,11 @@ class Forecast:
     def _extrapolate(self, paid: int, seconds: float) -> None:
         parts, left = [], 0
         for who, (model, asks) in self._models.items():
-            so_far, asked = model.paid.expense, model.asked.expense
-            usable = max(0, asked.calls - asked.odd)
+            so_far, asked = model.paid.expense, model.asked.expense.calls
             most, worst = most_calls(asks)
-            calls = round((most - usable) * asked.calls / usable) if usable else worst - asked.calls
-            calls = max(0, min(calls, worst - asked.calls))
+            settled = asked - model.asked.unreadable
+            calls = round((most - settled) * asked / settled) if settled else worst - asked
+            calls = max(0, min(calls, worst - asked))
             left += calls
             if so_far.calls:
                 tokens_in, tokens_out = (calls * n // so_far.calls for n in (so_far.tokens_in, so_far.tokens_out))

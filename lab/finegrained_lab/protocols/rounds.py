@@ -55,6 +55,8 @@ class Attempt:
     def answered_by(self, who: str, within: bool = False) -> Iterator[None]:
         """What a language model is asked for; no reply that can be used ends it, and not the run.
 
+        Nor does what a memory refuses, which counts as unreadable.
+
         Args:
             who: is asked: agent or user.
             within: whether another one's reply is wanted for which this one is needed: then that ends, too.

@@ -22,6 +22,7 @@ from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.generation.asking import ask
+from finegrained_rlhf.core.generation.outcomes import RefusedReplyError
 from finegrained_rlhf.core.generation.protocol import Generation
 from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
@@ -162,6 +163,27 @@ def test_what_is_to_go_counts_the_replies_that_are_asked_for_again(capsys: pytes
         assert ask(model.asked, f"choice {number}", ReplySchema({"choice": Choice(("1", "2"))})).tries == 2
         forecast.played()
     assert "the agent's up to 160 calls" in capsys.readouterr().out.splitlines()[1]
+
+
+@pytest.mark.parametrize(("paid", "calls"), [((7, 1), 80), (None, 90)])
+def test_what_is_refused_is_not_asked_for_again_and_not_counted_so(
+    paid: tuple[int, int] | None, calls: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a refusal is not said to be paid for, it is no call, and its question counts as one that is left."""
+
+    def refuse(prompt: str) -> str:
+        if int(prompt.split()[-1]) % 2:
+            return '{"choice": "1"}'
+        error = RefusedReplyError("it will not answer")
+        error.paid = paid
+        raise error
+
+    model = KeptModel(ScriptedGenerator(refuse), None)
+    forecast = Forecast("100 rounds", {"the agent": (model, [Asks("choices", 100)])})
+    for number in range(EARLY + 1):  # the first one is no round that was paid for where it says nothing of its cost
+        ask(model.asked, f"choice {number}", ReplySchema({"choice": Choice(("1", "2"))}))
+        forecast.played()
+    assert f"the agent's up to {calls} calls" in capsys.readouterr().out.splitlines()[1]
 
 
 def test_no_setting_of_pahf_asks_more_than_was_said(

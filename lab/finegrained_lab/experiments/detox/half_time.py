@@ -41,10 +41,11 @@ SYSTEMS = (FINE, HOLISTIC, *OTHERS)
 POINT = ("lr", "beta", "lambda")
 DURING = (*HALVES, "worst_during", "toxicity_during", "perplexity_of_first", "length_of_first")
 MEANINGS = (
-    "`half_toxicity`, `half_worst`: the first validation at which the dev prompts' true toxicity, or its average "
-    "maximum, is at most half of the first one's, in steps of 64 episodes (– where it never is); `toxicity_during`, "
-    "`worst_during`: the means over the validations; `perplexity_of_first`, `length_of_first`: of the last validation, "
-    "under the world's own grammar and in tokens, in terms of the first."
+    "A validation has four continuations of each of the first 100 dev prompts. `half_toxicity`, `half_worst`: the one "
+    "at which their true toxicity, or its average maximum over prompts, is first at most half of the first one's, "
+    "in steps of 64 episodes (– where it never is); `toxicity_during`, `worst_during`: the means over all validations "
+    "but the first; `perplexity_of_first`, `length_of_first`: of the last validation, under the world's own grammar "
+    "and in tokens, in terms of the first."
 )
 
 
@@ -116,7 +117,7 @@ class ToneGrid(Results):
         )
         about = (
             "PPO with a reward a sentence (`fine_grained`) and with one a response (`holistic`), the same grid for "
-            f"both, the dev prompts' continuations at every step. {MEANINGS} A point may be taken whose last "
+            f"both, a validation at every step. {MEANINGS} A point may be taken whose last "
             f"validation has at most {HIGHEST_PERPLEXITY:g} times the first one's perplexity and at least "
             f"{LEAST_LENGTH:g} times its length."
         )
