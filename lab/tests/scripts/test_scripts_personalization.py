@@ -10,7 +10,12 @@ import yaml
 from remote_toy import FakeService
 from script_runs import run_script
 
-from finegrained_lab.experiments.personalization import EditTeachersLongerTable, EditTeachersTable, StyleTrainingTable
+from finegrained_lab.experiments.personalization import (
+    EditTeachersContextsTable,
+    EditTeachersLongerTable,
+    EditTeachersTable,
+    StyleTrainingTable,
+)
 from finegrained_lab.worlds.pahf import ChoiceScript
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from finegrained_rlhf.personalization import UserMemory
@@ -264,6 +269,10 @@ def test_edits_teach_as_words_changed_and_as_pairs(tmp_path: Path) -> None:
     )
     found = longer.run()
     assert [row["system"] for row in found["rows"]] == list(EditTeachersLongerTable.systems)
+    contexts = EditTeachersContextsTable(
+        str(tmp_path / "c.json"), "a command", f"{tmp_path}/longer", [5], chosen="Nothing."
+    ).run()
+    assert contexts["rows"] == [row for row in found["rows"] if row["system"] in EditTeachersContextsTable.systems]
     rewards = [row["reward/total"] for row in read_jsonl(tmp_path / "longer/seed_5/sft_rloo/metrics.jsonl")]
     assert found["training_cost"][0]["5"] == pytest.approx(-sum(rewards) / 2)
     starts = [
