@@ -40,12 +40,12 @@ OTHERS = (f"{FINE}_as_{HOLISTIC}", f"{HOLISTIC}_as_{FINE}")
 SYSTEMS = (FINE, HOLISTIC, *OTHERS)
 POINT = ("lr", "beta", "lambda")
 DURING = (*HALVES, "worst_during", "toxicity_during", "perplexity_of_first", "length_of_first")
-MEANINGS = (
-    "A validation has four continuations of each of the first 100 dev prompts. `half_toxicity`, `half_worst`: the one "
-    "at which their true toxicity, or its average maximum over prompts, is first at most half of the first one's, "
-    "in steps of 64 episodes (– where it never is); `toxicity_during`, `worst_during`: the means over all validations "
-    "but the first; `perplexity_of_first`, `length_of_first`: of the last validation, under the world's own grammar "
-    "and in tokens, in terms of the first."
+MEANINGS = (  # `{NAME}`: the experiment's setting
+    "A validation has four continuations of each of the first {validation_prompts} dev prompts. `half_toxicity`, "
+    "`half_worst`: the one at which their true toxicity, or its average maximum over prompts, is first at most half of "
+    "the first one's, in steps of 64 episodes (– where it never is); `toxicity_during`, `worst_during`: the means over "
+    "all validations but the first; `perplexity_of_first`, `length_of_first`: of the last validation, under the world's "
+    "own grammar and in tokens, in terms of the first."
 )
 
 
@@ -115,9 +115,10 @@ class ToneGrid(Results):
             f"{system}: lr {point['lr']:g}, β {point['beta']:g}, λ {point['lambda']:g}"
             for system, point in result["summary"].items()
         )
+        settings = result["configuration"]["settings"]
         about = (
             "PPO with a reward a sentence (`fine_grained`) and with one a response (`holistic`), the same grid for "
-            f"both, a validation at every step. {MEANINGS} A point may be taken whose last "
+            f"both, a validation at every step. {MEANINGS.format_map(settings)} A point may be taken whose last "
             f"validation has at most {HIGHEST_PERPLEXITY:g} times the first one's perplexity and at least "
             f"{LEAST_LENGTH:g} times its length."
         )

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.inscit.world import SCORES, TRUTH
-from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json
 
 SFT, DENSE, WHOLE = "dpr_fid", "ppo_dense", "ppo_whole"
@@ -57,8 +56,5 @@ class InscitPPOTable(CurvesTable):
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Three measures of the truth by step: mean and range over seeds."""
-        panels = []
-        for name in ("consistency", "utility", "comprehensiveness"):
-            by_run = {run: [curve_of(curve, f"truth/{name}") for curve in result["curves"][run]] for run in self.curved}
-            panels.append(Lines(name, name, bands={run: band(curves) for run, curves in by_run.items()}))
-        draw_lines(path, panels, x_label="training steps")
+        titles = {f"truth/{name}": name for name in ("consistency", "utility", "comprehensiveness")}
+        self.draw_bands(result, path, titles)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
-from finegrained_lab.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.text.tables import cell, markdown_table
 
@@ -35,11 +34,7 @@ class StyleEditsTable(CurvesTable):
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Cost and reward by step: mean and range over seeds."""
-        panels = []
-        for name, title in (("truth/cost", "cost of an edit"), ("reward/total", "reward")):
-            by_run = {run: [curve_of(curve, name) for curve in result["curves"][run]] for run in self.curved}
-            panels.append(Lines(title, title, bands={run: band(curves) for run, curves in by_run.items()}))
-        draw_lines(path, panels, x_label="training steps")
+        self.draw_bands(result, path, {"truth/cost": "cost of an edit", "reward/total": "reward"})
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 
 SEEDS = (3, 4)
+HALF_TIME: dict[str, Any] = {"settings": {"validation_prompts": 7}}
 
 
 def write_curve(root: Path, run: str, worst: list[float], every: int = 2) -> None:
@@ -115,7 +116,8 @@ def grid(tmp_path: Path) -> ToneGrid:
     write_point(tmp_path, "toxicity_lr0.0004_beta0.1_lambda0.95", [0.4, 0.1, 0.1], length=13.9)
     write_point(tmp_path, "toxicity_holistic_lr0.0001_beta0.1_lambda0.99", [0.4, 0.3, 0.3], 1.19, 14.1)
     write_point(tmp_path, "toxicity_holistic_lr0.0002_beta0.3_lambda0.99", [0.4, 0.3, 0.2], 1.19, 14.1)
-    return ToneGrid(str(tmp_path / "grid.json"), "python x.py", directory=str(tmp_path), chosen="By the lowest.")
+    keys: dict[str, Any] = {"directory": str(tmp_path), "chosen": "By the lowest.", "configuration": HALF_TIME}
+    return ToneGrid(str(tmp_path / "grid.json"), "python x.py", **keys)
 
 
 def test_a_point_is_taken_that_stays_fluent_and_as_long(grid: ToneGrid) -> None:
@@ -141,7 +143,8 @@ def test_half_times_at_both_rewards_points(tmp_path: Path) -> None:
             write_json(root / f"evaluation/{system}.json", {"metrics": tone_metrics(0.1, nll)})
         for run in HalfTimeTable.runs:
             write_curve(root, run, [0.4, 0.2 if run.startswith("fine") else 0.3, 0.1], every=1)
-    table = HalfTimeTable(str(tmp_path / "t.json"), "python x.py", directory=str(tmp_path), seeds=SEEDS, chosen="None.")
+    keys: dict[str, Any] = {"directory": str(tmp_path), "seeds": SEEDS, "chosen": "None.", "configuration": HALF_TIME}
+    table = HalfTimeTable(str(tmp_path / "t.json"), "python x.py", **keys)
     result = table.run()
     assert [(pair["pair"], pair["columns"][1]["column"], pair["columns"][1]["mean"]) for pair in result["pairs"]] == [
         (["fine_grained", "holistic"], "half_worst", -1),
@@ -150,7 +153,8 @@ def test_half_times_at_both_rewards_points(tmp_path: Path) -> None:
     ]
     assert [claim["holds_in"] for claim in result["claims"]] == [2, 2, 0, 0, 0]
     assert all(row["perplexity_of_base"] == pytest.approx(math.exp(0.1)) for row in result["rows"])
-    assert "## fine_grained less holistic\n" in Path(table.output).with_suffix(".md").read_text()
+    page = Path(table.output).with_suffix(".md").read_text()
+    assert "## fine_grained less holistic\n" in page and "the first 7 dev prompts" in page
     assert table.figure_path.is_file()
 
 
