@@ -44,8 +44,8 @@ MEANINGS = (  # `{NAME}`: the experiment's setting
     "A validation has four continuations of each of the first {validation_prompts} dev prompts. `half_toxicity`, "
     "`half_worst`: the one at which their true toxicity, or its average maximum over prompts, is first at most half of "
     "the first one's, in steps of 64 episodes (– where it never is); `toxicity_during`, `worst_during`: the means over "
-    "all validations but the first; `perplexity_of_first`, `length_of_first`: of the last validation, under the world's "
-    "own grammar and in tokens, in terms of the first."
+    "all validations but the first; `perplexity_of_first`, `length_of_first`: of the last validation, under the "
+    "world's own grammar and in tokens, in terms of the first."
 )
 
 
