@@ -47,7 +47,8 @@ def require_text(value: object, field: str, empty: bool = False) -> str:
     """`value` as a string that can be written as UTF-8; blank strings only where `empty` allows them."""
     if not isinstance(value, str):
         raise DataError(f"expected text, got {type(value).__name__}", field=field)
-    require(empty or bool(value.strip()), "expected some text, got an empty string", field)
+    blank = "nothing but white space" if value else "an empty string"
+    require(empty or bool(value.strip()), f"expected some text, got {blank}", field)
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -53,6 +53,7 @@ def test_rows_are_counted(tmp_path: Path) -> None:
         ({"challenging": None}, "field challenging: expected true or false, got None"),
         ({"prompt": "The weather"}, "field prompt: expected an object, got str"),
         ({"prompt": {"text": "", "toxicity": 0.1}}, "field prompt.text: expected some text, got an empty string"),
+        ({"prompt": {"text": " \n", "toxicity": 0.1}}, "expected some text, got nothing but white space"),
         ({"prompt": {"toxicity": 0.1}}, r"field prompt.text: missing field \(fields present: toxicity\)"),
         ({"continuation": {"text": "x"}}, "field continuation.toxicity: missing field"),
         ({"continuation": {"text": "x", "toxicity": 1.2}}, "from 0 to 1 or null, got 1.2"),
