@@ -9,7 +9,7 @@ without a `completion`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -134,9 +134,6 @@ def _split(messages: Sequence[Message]) -> Conversation:
     return Conversation(prompt, (require_text(messages[-1].content, f"messages[{len(prompt)}].content"),))
 
 
-_PLAIN_KEYS = {"id", "text"}
-
-
 @dataclass(frozen=True)
 class PromptInput:
     """A prompt as it was given.
@@ -194,7 +191,7 @@ class PromptSource:
         beginning = _beginning(self.path)
         if beginning.startswith("["):
             return self._of_array()
-        if beginning and not beginning.startswith("{"):
+        if beginning and not beginning.startswith(("{", "\ufeff")):  # of the mark its reader speaks
             raise DataError(
                 "expected a JSON array of prompt records or one JSON object a line; for raw text use input=- < FILE",
                 file=self.path,
@@ -211,8 +208,17 @@ class PromptSource:
     def _of_rows(self, rows: Sequence[Mapping[str, Any]]) -> PromptReading:
         if not rows:
             raise DataError("holds no records, expected at least one", file=self.path)
-        items = records_by_id(rows, lambda row, number: prompt_of_row(row, f"record-{number}"), self.path)
-        return self._reading(list(items.values()))
+        derived: dict[str, int] = {}
+
+        def parse(row: Mapping[str, Any], number: int) -> PromptInput:
+            name = f"record-{number}"
+            prompt = prompt_of_row(row, name)
+            if row.get("id") is not None or prompt.id == name:
+                return prompt
+            count = derived[prompt.id] = derived.get(prompt.id, 0) + 1
+            return prompt if count == 1 else replace(prompt, id=f"{prompt.id}-{count}")
+
+        return self._reading(list(records_by_id(rows, parse, self.path).values()))
 
     def _reading(self, items: Sequence[PromptInput]) -> PromptReading:
         return PromptReading.of(items, len(items), {}, {}, self.path)
@@ -224,9 +230,12 @@ def read_prompt_file(path: DataName | Path) -> list[PromptInput]:
 
 
 def _is_no_example(row: Mapping[str, Any]) -> bool:
-    """Whether a row is no record of QA-FEEDBACK: a conversation, a text alone, a question with passages and no text."""
-    asked = {"question", "passages"} <= row.keys() and "text" not in row
-    return asked or bool({"messages", "prompt"} & row.keys()) or ("text" in row and row.keys() <= _PLAIN_KEYS)
+    """Whether a row is no record of QA-FEEDBACK: a conversation, a text without a question, or the reverse."""
+    if {"messages", "prompt", "turns"} & row.keys():
+        return True
+    if "text" in row:
+        return not {"question", "passages"} & row.keys()
+    return {"question", "passages"} <= row.keys()
 
 
 def _beginning(path: str | Path) -> str:
@@ -294,7 +303,8 @@ def prompt_of_row(row: Mapping[str, Any], name: str = "record-0") -> PromptInput
     row = {key: value for key, value in row.items() if value is not None}
     talk = conversation_of(row)
     known: dict[str, Any] = {}
-    if "question" in row and ("passages" in row or not (row.get("text") or row.get("prompt") or talk)):
+    key = next((key for key in ("text", "prompt") if row.get(key, "") != ""), None)
+    if "question" in row and ("passages" in row or not (key or talk)):
         known["question"] = require_text(row["question"], "question")
         known["passages"] = _passages(get_field(row, "passages"))
     if "turns" in row:
@@ -304,8 +314,7 @@ def prompt_of_row(row: Mapping[str, Any], name: str = "record-0") -> PromptInput
         text = talk.text
         passages = {"passages": _passages(row["passages"])} if "passages" in row else {}
         known = {"question": talk.question, **passages, **known}
-    elif row.get("text") or row.get("prompt"):
-        key = "text" if row.get("text") else "prompt"
+    elif key is not None:
         text = _text_of(row[key], key)
     else:
         present = ", ".join(row) or "none"

@@ -24,19 +24,14 @@ from finegrained_rlhf.inference.evaluation import (
 )
 from finegrained_rlhf.inference.generate import open_generator, output_record
 from finegrained_rlhf.inference.inputs import prompts_for
-from finegrained_rlhf.inference.jobs import Evaluate
-from finegrained_rlhf.models.loading import load_tokenizer
+from finegrained_rlhf.inference.jobs import Evaluate, outputs_path, questions_path
+from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import exported_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
-
-
-def questions_path(output: str | Path) -> Path:
-    """Where the measurements of each question lie, beside the metrics of all."""
-    return Path(output).with_suffix(".questions.jsonl")
 
 
 def question_rows(responses: Sequence[EvaluatedResponse], composer: RewardComposer | None) -> list[dict[str, Any]]:
@@ -200,8 +195,7 @@ def _outputs(job: Evaluate, composer: RewardComposer | None, processes: Processe
 def _write(job: Evaluate, result: Evaluation, composer: RewardComposer | None) -> None:
     outputs = job.outputs
     if outputs is None:
-        path = Path(job.output)
-        outputs = str(path.with_name(f"{path.stem}.outputs.jsonl"))
+        outputs = str(outputs_path(job.output))
         write_outputs(outputs, [output_record(row.prompt, [row.response]) for row in result.responses])
     write_jsonl(questions_path(job.output), question_rows(result.responses, composer))
     report: dict[str, Any] = {
@@ -212,7 +206,7 @@ def _write(job: Evaluate, result: Evaluation, composer: RewardComposer | None) -
         **_sampling(job),
         **result.metrics,
     }
-    if job.checkpoint is not None and (step := exported_step(RunDirectory(job.checkpoint).final("policy"))) is not None:
+    if job.checkpoint is not None and (step := exported_step(model_directory(job.checkpoint))) is not None:
         report["step"] = step
     write_json(job.output, report)
     if job.checkpoint is not None and RunDirectory(job.checkpoint).is_run() and not _sampling(job):

@@ -47,7 +47,7 @@ def read_inputs(source: DataName | Path) -> list[PromptInput]:
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file="standard input") from None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
@@ -51,7 +52,7 @@ class AnswersPrompts(Settings):
     """
 
     max_new_tokens: int = 200
-    batch_size: Annotated[int, harmless] = 16
+    batch_size: Annotated[int, at_least(1), harmless] = 16
     seed: Seed = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
@@ -61,6 +62,16 @@ class AnswersPrompts(Settings):
     def answering(self, decoding: Decoding) -> Answering:
         """How the prompts are answered, with this decoding."""
         return Answering(decoding, self.max_new_tokens, self.batch_size, self.seed)
+
+
+def questions_path(output: str | Path) -> Path:
+    """Where the measurements of each question lie, beside the metrics of all."""
+    return Path(output).with_suffix(".questions.jsonl")
+
+
+def outputs_path(output: str | Path) -> Path:
+    """Where the answers lie that were measured, beside their metrics."""
+    return Path(output).with_suffix(".outputs.jsonl")
 
 
 @dataclass(frozen=True)
@@ -208,6 +219,10 @@ class Evaluate(AnswersPrompts):
         if self.decoding.n != 1:
             raise ConfigError(f"one answer a prompt is measured: leave decoding.n at 1, got {self.decoding.n}")
         sampling(self.decoding, self.best_of)
+        read = {Path(source).resolve() for source in (self.data, self.outputs) if source is not None}
+        for beside in (questions_path(self.output), *([] if self.outputs else [outputs_path(self.output)])):
+            if beside.resolve() in read:
+                raise ConfigError(f"output: {self.output} would be written with {beside}, which is read; name another")
 
     def run(self) -> Evaluation:
         """Evaluate; the main process writes and prints.

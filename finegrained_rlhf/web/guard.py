@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -11,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_BYTES = 4 * 2**20
 """The largest body of a request."""
+BODY_PAUSE_S = 30
+"""Seconds after which a request is given up whose body does not go on: a server that ends waits for no such one."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
@@ -27,13 +30,18 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 def limited(receive: Receive, most: int, problem: str) -> Receive:
-    """`receive` that ends a request whose body has more than `most` bytes with status 413 and the problem."""
-    read = 0
+    """`receive` that ends a request whose body has more than `most` bytes with status 413 and the problem, and one of
+    whose body nothing came for `BODY_PAUSE_S` seconds with status 408.
+    """
+    read, whole = 0, False
 
     async def receive_limited() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
+        nonlocal read, whole
+        try:
+            message = await (receive() if whole else asyncio.wait_for(receive(), BODY_PAUSE_S))
+        except TimeoutError:
+            raise HTTPException(408, f"nothing of the request came for {BODY_PAUSE_S} seconds") from None
+        read, whole = read + len(message.get("body", b"")), not message.get("more_body", False)
         if read > most:
             raise HTTPException(413, problem)
         return message

@@ -174,6 +174,28 @@ def test_a_record_of_qa_feedback_that_lacks_a_field_is_still_refused(tmp_path: P
         read_prompt_file(tmp_path / "rows.json")
 
 
+def test_an_array_takes_what_lines_take(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "text": "hello", "topic": "x"},
+        {"text": "who ran", "answer": ["a dog"]},
+        {"turns": ["who ran"], "passages": []},
+        {"question": "who", "passages": [["lake", "cold."]]},
+        {"question": "who", "passages": [["lake", "cold."]]},
+    ]
+    write_json(tmp_path / "rows.json", rows)
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    read = read_prompt_file(tmp_path / "rows.json")
+    assert read == read_prompt_file(tmp_path / "rows.jsonl")
+    assert read[1].metadata["references"] == ("a dog",) and read[4].id == f"{read[3].id}-2"
+
+
+@pytest.mark.parametrize("first", ["text", "prompt"])
+def test_what_is_no_text_is_not_passed_over(tmp_path: Path, first: str) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", [{first: False, "question": "who"}])
+    with pytest.raises(DataError, match=f"field {first}: expected text, got bool"):
+        read_prompt_file(tmp_path / "rows.jsonl")
+
+
 def test_content_in_parts(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "who "}, {"type": "text", "text": "ran"}]
     write_jsonl(tmp_path / "rows.jsonl", [{"messages": [{"role": "user", "content": parts}]}])

@@ -9,7 +9,7 @@ import pytest
 from evaluation_toy import WordScorer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.factworld.make import MakeFactWorld, to_example
 from finegrained_rlhf.factworld.oracle import FactWorldOracle
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
@@ -147,6 +147,23 @@ def test_a_model_directory_that_is_no_run_gets_no_metrics_file(run: Path, data: 
     (run / "metrics.json").unlink(missing_ok=True)
     Evaluate(data, str(tmp_path / "a.json"), str(run / "policy"), max_new_tokens=2, limit=1).run()
     assert not (run / "metrics.json").exists() and not (run / "policy" / "metrics.json").exists()
+
+
+def test_the_step_is_that_of_the_weights(run: Path, data: str, tmp_path: Path) -> None:
+    ours = Path(shutil.copytree(run, tmp_path / "run"))
+    write_json(ours / "policy/export.json", {"step": 3, "score": 0.5})
+    for checkpoint in (ours, ours / "policy"):
+        Evaluate(data, str(tmp_path / "a.json"), str(checkpoint), max_new_tokens=2, limit=1).run()
+        assert read_json(tmp_path / "a.json")["step"] == 3
+
+
+def test_what_is_read_is_not_replaced_by_what_lies_beside_the_metrics(tmp_path: Path) -> None:
+    output = str(tmp_path / "a.json")
+    with pytest.raises(ConfigError, match=r"would be written with .*a\.outputs\.jsonl, which is read"):
+        Evaluate(str(tmp_path / "a.outputs.jsonl"), output, "run")
+    with pytest.raises(ConfigError, match=r"a\.questions\.jsonl, which is read"):
+        Evaluate("data.json", output, outputs=str(tmp_path / "a.questions.jsonl"))
+    assert Evaluate("data.json", output, outputs=str(tmp_path / "a.outputs.jsonl"))
 
 
 def test_outputs_of_other_data_are_refused(data: str, tmp_path: Path, examples: list[QAExample]) -> None:

@@ -96,7 +96,7 @@ def test_inputs_keep_what_reward_models_read(data: str, tmp_path: Path, monkeypa
 
 
 def test_standard_input_is_one_prompt_a_line_with_every_character_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    give_standard_input(monkeypatch, 'What\'s up, "doc"? é={x}\r\n\n  \n[1]: ok\n'.encode())
+    give_standard_input(monkeypatch, '\ufeffWhat\'s up, "doc"? é={x}\r\n\n  \n[1]: ok\n'.encode())
     assert read_texts("-") == [("line-1", 'What\'s up, "doc"? é={x}'), ("line-4", "[1]: ok")]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -37,12 +38,14 @@ from finegrained_rlhf.models.tiny_networks import build_tokenizer, causal_tokeni
 from finegrained_rlhf.rewards import ComponentConfig, RewardComposer, RewardConfig, ServedScorer
 from finegrained_rlhf.runtime import RemoteConfig
 from finegrained_rlhf.runtime.remote.client import RemoteError
+from finegrained_rlhf.web import guard
 from finegrained_rlhf.web.rewards import ServeRewards
 from reward_models.encoders.models import new_reward_model
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 CPU = torch.device("cpu")
+SENT = {"Content-Type": "application/json"}
 DOCUMENT = Path(__file__).parents[1] / "data/serve_rewards_openapi.json"
 RESPONSES = [
     "It is cold, wide and deep, they say. Yes! It was warm; not so bad, they say.",
@@ -303,9 +306,23 @@ def test_keys_limits_and_odd_requests(monkeypatch: pytest.MonkeyPatch) -> None:
                 ({"responses": [row | {"prompt": 1}]}, "responses.0.prompt: there are 1 prompts"),
                 ({"responses": [row | {"x": 1}]}, "responses.0.x: Extra inputs are not permitted"),
                 ({"component": 3}, "component: Input should be a valid string"),
+                ({"responses": [row | {"prompt": True}]}, "responses.0.prompt: Input should be a valid integer"),
+                ({"responses": [row | {"text": "a \ud800"}]}, "responses.0.text: Value error, "),
+                ({"prompts": [{"metadata": {"question": "\udfff"}}]}, "prompts.0.metadata.question: Value error, "),
             ):
-                refused = http.post("/v1/scores", json=body | change)
+                refused = http.post("/v1/scores", content=json.dumps(body | change), headers=SENT)
                 assert refused.status_code == 422 and problem in refused.json()["error"]
+            assert "Content-Type: application/json" in http.post("/v1/scores", content="{}").json()["error"]
+
+
+def test_a_request_that_does_not_go_on_keeps_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_PAUSE_S", 0.2)
+    head = b"POST /v1/scores HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    with serving({"words": Words()}) as server:
+        address = httpx.URL(server.url)
+        with socket.create_connection((address.host, address.port), timeout=30) as connection:
+            connection.sendall(head)
+            assert b" 408 " in connection.recv(4096).splitlines()[0]  # and the server ends, or this test does not
 
 
 def ours(part: Any) -> Any:

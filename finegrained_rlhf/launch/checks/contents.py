@@ -105,7 +105,7 @@ def _check_records(path: str, holder: Mapping[str, Any]) -> None:
     if lines:
         try:
             right = not first or isinstance(json.loads(first), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             right = False
         if not right:
             raise DataError("expected a JSON object a line", file=file, record=0)

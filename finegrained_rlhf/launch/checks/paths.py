@@ -15,6 +15,7 @@ from finegrained_rlhf.core.fields import Place, places
 from finegrained_rlhf.core.hub import HubKind, HubName, named_on_hub, require_reachable
 from finegrained_rlhf.core.markers import Reads, Writes
 from finegrained_rlhf.launch.checks.schema import UNSET
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 _STANDARD = "-"
 
@@ -75,7 +76,7 @@ def missing_inputs(config: Mapping[str, Any], made: Made | None = None) -> Itera
 
 
 def check_outputs(config: Mapping[str, Any]) -> None:
-    """Refuse outputs that cannot be written, or that would replace an input.
+    """Refuse outputs that cannot be written, or that would replace an input, a part of one, or what a run has of itself.
 
     Raises:
         ConfigError: the first of them, in one line.
@@ -84,9 +85,26 @@ def check_outputs(config: Mapping[str, Any]) -> None:
     for place, path in outputs(config):
         directory = _is_directory(place)
         check_writable(place.key, path, directory)
+        if directory or path == _STANDARD:
+            continue
         for other, source in read:
-            if not directory and _STANDARD not in (path, source) and _absolute(path) == _absolute(source):
+            if source != _STANDARD and _absolute(path) == _absolute(source):
                 raise ConfigError(f"{place.key}: {path} is also {other.key}, which it would replace; name another file")
+        _check_replaced(place.key, path, [source for _, source in read])
+
+
+def _check_replaced(key: str, path: str, sources: Iterable[str]) -> None:
+    """Refuse a file that is there and that a run, or a directory which is read, cannot do without."""
+    target = Path(path)
+    if not target.is_file():
+        return
+    target = target.resolve()
+    run = next((run for run in map(RunDirectory, target.parents) if run.is_run()), None)
+    if run is not None:
+        if run.owns(target):
+            raise ConfigError(f"{key}: {path} is a file of the run in {run.path}; name another file")
+    elif any(Path(source).is_dir() and Path(source).resolve() in target.parents for source in sources):
+        raise ConfigError(f"{key}: {path} is there, in a directory that is read; name another file")
 
 
 def inputs(config: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:

@@ -35,6 +35,8 @@ _FILES = (
 )
 _DIRECTORIES = ("checkpoints", "samples", "tensorboard", "policy", "model")
 _EXPORTS = ("policy", "model")
+_RECORDS = ("config.yaml", "provenance.json", "metrics.jsonl", "eval.jsonl", "run.json", "tracking.json")
+"""What only the run itself writes."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's in C, where it was built
 _STEP = re.compile(r"step_\d+")
 PREPARED = "prepared"
@@ -140,6 +142,15 @@ class RunDirectory:
     def is_run(self) -> bool:
         """True when a run of ours has written here."""
         return any(path.is_file() for path in (self.config_path, self.metrics, self.state)) or self.checkpoints.is_dir()
+
+    def owns(self, file: Path) -> bool:
+        """Whether a file below the directory is one that only the run itself writes: a record, a checkpoint, a model.
+
+        Args:
+            file: an absolute path, without links.
+        """
+        first, *rest = file.relative_to(self.path.resolve()).parts
+        return first in (_DIRECTORIES if rest else _RECORDS)
 
     def has_begun(self) -> bool:
         """True when a run of ours began here: its configuration, and something that only its loop writes."""

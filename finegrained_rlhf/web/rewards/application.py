@@ -32,8 +32,10 @@ _OPEN = ("/healthz",)
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": meaning}
     for status, meaning in {
+        400: "the body is no JSON",
         401: "there is no key, or a wrong one",
         404: "there is no such component",
+        408: "the body did not go on",
         413: "the request is too large",
         422: "the request is no request, or the scorer refuses it",
         429: "too many responses wait; Retry-After says when to come again",
@@ -191,7 +193,8 @@ def _problem(status: int, problem: str, headers: Mapping[str, str] | None = None
 
 def _of_request(request: Any, error: Any) -> Response:
     problem = error.errors()[0]
-    return _problem(422, f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}")
+    place = ".".join(map(str, problem["loc"][1:])) or "expected a JSON object, sent as Content-Type: application/json"
+    return _problem(422, f"{place}: {problem['msg']}")
 
 
 def _of_full_queue(request: Any, error: Any) -> Response:

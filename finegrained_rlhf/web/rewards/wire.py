@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.rewards.served import WIRE
+
+
+def _whole(text: str) -> str:
+    """Refuse half a character (a lone surrogate), which JSON can write and no tokenizer reads."""
+    text.encode("utf-8")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole)]
 
 
 class _Strict(BaseModel):
@@ -18,8 +27,8 @@ class _Strict(BaseModel):
 class WirePassage(_Strict):
     """A passage; its text is its spans with a blank between them."""
 
-    title: str = ""
-    spans: Annotated[list[str], Field(min_length=1)]
+    title: Text = ""
+    spans: Annotated[list[Text], Field(min_length=1)]
 
 
 class WireMetadata(BaseModel):
@@ -27,17 +36,17 @@ class WireMetadata(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    question: str | None = None
+    question: Text | None = None
     passages: list[WirePassage] | None = None
-    references: list[str] | None = None
+    references: list[Text] | None = None
     messages: list[dict[str, Any]] | None = None
 
 
 class WirePrompt(_Strict):
     """What a response answers."""
 
-    id: str = ""
-    text: str = ""
+    id: Text = ""
+    text: Text = ""
     metadata: WireMetadata = WireMetadata()
 
     def prompt(self) -> Prompt:
@@ -51,8 +60,8 @@ class WirePrompt(_Strict):
 class WireResponse(_Strict):
     """A response to one of the request's prompts."""
 
-    prompt: Annotated[int, Field(ge=0, description="number of the prompt, from 0")]
-    text: str
+    prompt: Annotated[int, Field(ge=0, strict=True, description="number of the prompt, from 0")]
+    text: Text
 
 
 class ScoresRequest(_Strict):
