@@ -317,11 +317,11 @@ def test_keys_limits_and_odd_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_request_that_does_not_go_on_keeps_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_PAUSE_S", 0.2)
-    head = b"POST /v1/scores HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    begun = b"POST /v1/scores HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     with serving({"words": Words()}) as server:
         address = httpx.URL(server.url)
         with socket.create_connection((address.host, address.port), timeout=30) as connection:
-            connection.sendall(head)
+            connection.sendall(begun)
             assert b" 408 " in connection.recv(4096).splitlines()[0]  # and the server ends, or this test does not
 
 

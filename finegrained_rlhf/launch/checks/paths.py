@@ -76,7 +76,7 @@ def missing_inputs(config: Mapping[str, Any], made: Made | None = None) -> Itera
 
 
 def check_outputs(config: Mapping[str, Any]) -> None:
-    """Refuse outputs that cannot be written, or that would replace an input, a part of one, or what a run has of itself.
+    """Refuse outputs that cannot be written, or that would replace an input, a part of one, or a file of a run.
 
     Raises:
         ConfigError: the first of them, in one line.
