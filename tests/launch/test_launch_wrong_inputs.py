@@ -53,6 +53,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "latin.json").write_bytes(b'["\xe9"]')
     (tmp_path / "a_run").mkdir()
     (tmp_path / "a_run/metrics.jsonl").write_text('{"step": 1}\n')
+    (tmp_path / "a_run/config.yaml").write_text("seed: 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path

@@ -99,7 +99,7 @@ def _check_replaced(key: str, path: str, sources: Iterable[str]) -> None:
     if not target.is_file():
         return
     target = target.resolve()
-    run = next((run for run in map(RunDirectory, target.parents) if run.is_run()), None)
+    run = next((run for run in map(RunDirectory, target.parents) if run.has_begun()), None)
     if run is not None:
         if run.owns(target):
             raise ConfigError(f"{key}: {path} is a file of the run in {run.path}; name another file")
