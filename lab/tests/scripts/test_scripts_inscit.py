@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from script_runs import run_script
 
-from finegrained_lab.experiments.inscit import InscitPPOTable, InscitTable, InscitWorldTable
+from finegrained_lab.experiments.inscit import InscitListsTable, InscitPPOTable, InscitTable, InscitWorldTable
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
 pytestmark = [pytest.mark.scripts, pytest.mark.slow]
@@ -76,6 +76,21 @@ def test_ppo_of_the_reader_against_sft(made: Path) -> None:
     rows = [table.row(made, system, 0) for system in table.systems]
     assert all(0 <= row["rg_f1"] <= 100 and row["passages"] >= 0 for row in rows)
     assert len(table.training({0: made})["curves"]["ppo/whole"][0]) == 2  # before the first step and after the last
+
+
+def test_a_reader_of_its_own_lists(made: Path) -> None:
+    """The experiment goes on in the directory of the first one; its page says what the new reader is compared with."""
+    before = read_json(made / "said/dpr_fid.json")
+    words = [f"settings.{word}=1" for word in ("few_steps", "reader_steps", "dpr_steps")]
+    words += [f"settings.{word}" for word in ("articles=40", "train=6", "dev=3", "test=3", "passages=3")]
+    run("run_experiment", "pipeline=inscit/world_lists", f"output_dir={made}", "seeds=null", "collect=null", *words)
+    assert read_json(made / "said/dpr_fid.json") == before
+    table = InscitListsTable("x", "x", str(made), chosen="")
+    result = table.measure({0: made})
+    assert [row["system"] for row in result["rows"]] == list(table.systems)
+    lists = [[row["passages"] for row in read_jsonl(made / f"inputs/train_{name}.jsonl")] for name in ("bm25", "dpr")]
+    assert len(lists[0]) == len(lists[1]) and lists[0] != lists[1]
+    assert "bm25_own_fid" in table.body({**result, "claims": []})
 
 
 def test_the_papers_experiment_on_files(made: Path, tmp_path: Path) -> None:

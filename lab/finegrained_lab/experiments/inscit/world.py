@@ -17,6 +17,7 @@ from finegrained_rlhf.text.tables import cell, markdown_table
 
 LAST_TURN = "last_turn"
 FID = ("bm25_fid", "dpr_fid")
+OWN = "bm25_own_fid"
 DIALKI = ("bm25_dialki_fid", "dpr_dialki_fid")
 SHUFFLED = "dpr_dialki_shuffled_fid"
 GOLD = "gold_fid"
@@ -175,6 +176,37 @@ class InscitWorldTable(InscitTable):
         """What `finegrained evaluate-inscit` and the oracle say of a system."""
         truth = read_json(root / "truth" / f"{system}.json")
         return {**super().row(root, system, seed), **{name: truth[name] for name in TRUTH}}
+
+
+@dataclass(frozen=True)
+class InscitListsTable(InscitWorldTable):
+    """Readers of BM25's lists, trained on the trained retriever's and on BM25's own."""
+
+    title: ClassVar[str] = "InscitWorld: a reader trained on the lists that it reads"
+    systems: ClassVar[tuple[str, ...]] = (LAST_TURN, FID[0], OWN, FID[1])
+    baseline: ClassVar[str] = FID[0]
+    retrievers: ClassVar[tuple[str, ...]] = ("bm25", "dpr")
+    runs: ClassVar[tuple[str, ...]] = ("dpr", "readers/few", "readers/joint", "readers/bm25")
+    about: ClassVar[str] = (
+        "Test turns, with gold history. `last_turn` repeats the turn before. `…_fid`: a T5 as fusion-in-decoder reads "
+        "eight passages, names its evidence and answers. `dpr_fid` and `bm25_fid` are one reader, trained on the "
+        "trained retriever's lists; `bm25_own_fid` began where it began (with three passages of the trained "
+        "retriever's lists) and learnt for as many steps on BM25's lists. In training both find gold among their "
+        "passages, which is added where a retriever missed it. pi_f1, bleu and rg_f1 are percent, the others are true "
+        "of the answers by the world's oracle, from 0 to 1, as in [the chapter's table](world.md)."
+    )
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim("fusion-in-decoder beats Last Turn", "table 5.6", "pi_f1", OWN, ">", LAST_TURN, (14.1, 10.5)),
+        Claim("a trained retriever helps it", "table 5.6", "pi_f1", FID[1], ">", OWN, (17.1, 14.1)),
+    )
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows with their spread, the differences from `bm25_fid`, and what the two retrievers find."""
+        seeds = roots.items()
+        return {
+            **ComparedTable.measure(self, roots),
+            "retrieval": [_retrieval(root, "", name, seed) for name in self.retrievers for seed, root in seeds],
+        }
 
 
 def _scores(root: Path, name: str, system: str, seed: int) -> dict[str, Any]:
