@@ -30,7 +30,7 @@ def test_own_files_come_back_as_they_were(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "field", "problem"),
     [
-        ({"question": " "}, "question", "empty"),
+        ({"question": " "}, "question", "white space"),
         ({"question": None}, "question", "expected text"),
         ({"turn": 0}, "turn", "whole number from 1"),
         ({"turn": True}, "turn", "whole number from 1"),
