@@ -209,7 +209,7 @@ def test_cast_2022_with_judgements(tmp_path: Path) -> None:
         ({"number": None}, r"turn\[1\].number", "expected text"),
         ({"number": "1 3"}, r"turn\[1\].number", "expected a number"),
         ({"number": "1-1"}, r"turn\[1\].number", "turn 1-1 occurs twice in the path"),
-        ({"utterance": " "}, r"turn\[1\].utterance", "empty"),
+        ({"utterance": " "}, r"turn\[1\].utterance", "white space"),
         ({"response": 3}, r"turn\[1\].response", "expected text"),
         ({"provenance": "M-3"}, r"turn\[1\].provenance", "list of texts"),
     ],

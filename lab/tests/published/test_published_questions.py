@@ -214,7 +214,7 @@ def test_a_turn_that_is_not_in_the_file_takes_the_answer_before_it_along(tmp_pat
         ),
         ({"History": ["Other", "Disbandment", "What broke?", "x"]}, "History", "another article or section"),
         ({"Question_no": 3}, "Question_no|History", "expected article, section and 2 questions"),
-        ({"Rewrite": None, "Question": " "}, "Question", "empty"),
+        ({"Rewrite": None, "Question": " "}, "Question", "white space"),
         ({"QuAC_dialog_id": ""}, "QuAC_dialog_id", "empty"),
     ],
 )
