@@ -79,15 +79,15 @@ def test_ppo_of_the_reader_against_sft(made: Path) -> None:
 
 
 def test_a_reader_of_its_own_lists(made: Path) -> None:
-    """The experiment goes on in the directory of the first one; its page says what the new reader is compared with."""
+    """The experiment goes on in the directory of the first one, with a reader more."""
     before = read_json(made / "said/dpr_fid.json")
     words = [f"settings.{word}=1" for word in ("few_steps", "reader_steps", "dpr_steps")]
     words += [f"settings.{word}" for word in ("articles=40", "train=6", "dev=3", "test=3", "passages=3")]
     run("run_experiment", "pipeline=inscit/world_lists", f"output_dir={made}", "seeds=null", "collect=null", *words)
     assert read_json(made / "said/dpr_fid.json") == before
     table = InscitListsTable("x", "x", str(made), chosen="")
-    result = table.measure({0: made})
-    assert [row["system"] for row in result["rows"]] == list(table.systems)
+    rows = [table.row(made, system, 0) for system in table.systems]
+    assert all(0 <= row["pi_f1"] <= 100 and 0 <= row["rg_f1"] <= 100 for row in rows)
     lists = [[row["passages"] for row in read_jsonl(made / f"inputs/train_{name}.jsonl")] for name in ("bm25", "dpr")]
     assert len(lists[0]) == len(lists[1]) and lists[0] != lists[1]
 
